@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
+__all__: list[str] = ['BlockTable', 'BlocksOf', 'CacheRoom', 'Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -37,6 +37,112 @@ class RowCache:
     @property
     def shrinks(self) -> bool:
         ...
+class CacheRoom:
+    """
+    The room that the blocks of all sets of a cache share, counted in bytes.
+    """
+    def __init__(self, path: str = '') -> None:
+        """
+        A file that the processes of a machine share; "": memory of this process. Raises OSError.
+        """
+    def announce(self) -> None:
+        """
+        Wake all who wait.
+        """
+    def set_used(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Correct the count, of a room that nobody else has.
+        """
+    def wait(self, seen: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Wait until `events` differs from `seen`, or so long.
+        """
+    @property
+    def alone(self) -> bool:
+        """
+        Whether no other process has it.
+        """
+    @property
+    def events(self) -> int:
+        """
+        A number that changes when something may have happened.
+        """
+    @property
+    def used(self) -> int:
+        """
+        Bytes of all blocks that are there, arriving or leaving.
+        """
+class BlockTable:
+    """
+    The state of the blocks of some files, which the processes of a machine share.
+    """
+    def __init__(self, room: CacheRoom, path: str, block_bytes: typing.SupportsInt | typing.SupportsIndex, file_bytes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+        """
+        `path` "": for this process alone. Raises OSError, and RuntimeError for a file that is no such table.
+        """
+    def arrived(self, block: typing.SupportsInt | typing.SupportsIndex, checksum: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def bytes_of(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def checksum(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def discard(self, block: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def evict(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Those of the blocks that may be removed now; `gone` has to follow.
+        """
+    def failed(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
+        ...
+    def gone(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
+        ...
+    def hold(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], limit: typing.SupportsInt | typing.SupportsIndex, again: bool = False) -> tuple:
+        """
+        Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are claimed, arriving by others, lacking room, doubtful.
+        """
+    def hold_all(self) -> bool:
+        """
+        Pin all blocks if all are present and beyond doubt.
+        """
+    def let_go(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
+        """
+        End one pin of each.
+        """
+    def let_go_all(self) -> None:
+        ...
+    def recover(self) -> bool:
+        """
+        Clear what processes left that have ended.
+        """
+    def states(self, first: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Of each: 0 absent, 1 arriving, 2 present, 3 leaving; + 4 if pinned, + 8 if another process wants it.
+        """
+    def vouch(self, block: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def want(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], wanted: bool) -> None:
+        """
+        Say whether this process has a use for them.
+        """
+    @property
+    def block_bytes(self) -> int:
+        ...
+    @property
+    def blocks(self) -> int:
+        ...
+    @property
+    def first_blocks(self) -> list[int]:
+        """
+        The first block of each file, and the end of the last.
+        """
+    @property
+    def room(self) -> CacheRoom:
+        ...
+    @property
+    def was_alone(self) -> bool:
+        """
+        Whether no other process had the table when it was opened.
+        """
 class OpenFiles:
     """
     Descriptors that are kept open for the next read: those used last, at most so many.
@@ -71,6 +177,11 @@ class Storage:
     def map_file(path: str, past_cache: bool = False, cache: RowCache | None = None, tier: str = 'mmap', reason: str = '', files: OpenFiles | None = None) -> Storage:
         """
         Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps some of them; `tier` names that, and `reason` says why. `files` keeps its descriptor while it is read past the page cache; None: one for all such files. Raises OSError.
+        """
+    @staticmethod
+    def mirror(path: str, name: str, table: BlockTable, file: typing.SupportsInt | typing.SupportsIndex, origin: typing.Any, offset: typing.SupportsInt | typing.SupportsIndex | None = None, nbytes: typing.SupportsInt | typing.SupportsIndex = 0) -> Storage:
+        """
+        Map the mirror file of a remote file called `name`, number `file` of the table. Its bytes are read where the table says that they are there and pinned; else the methods hold and let_go of `origin` are called with numbers of blocks, or ShardReadError is raised. With `offset`, `nbytes` of a file in memory are mapped.
         """
     @staticmethod
     def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
@@ -120,11 +231,21 @@ class Storage:
         Whether it is a file, rather than memory.
         """
     @property
+    def mirror_number(self) -> int | None:
+        """
+        The number of a mirror file in its table; None for other storages.
+        """
+    @property
     def name(self) -> str:
         ...
     @property
     def nbytes(self) -> int:
         ...
+    @property
+    def origin(self) -> typing.Any:
+        """
+        What fetches the bytes of a mirror file; None for other storages.
+        """
     @property
     def past_cache(self) -> bool:
         """
@@ -664,6 +785,16 @@ class EventCounts:
         """
     @property
     def units(self) -> int:
+        ...
+class BlocksOf:
+    """
+    Finds the blocks in which rows of some fields lie.
+    """
+    def __call__(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> list[tuple[typing.Any, numpy.typing.NDArray[numpy.int64]]]:
+        """
+        (origin, its blocks in rising order) for each origin of mirrored storages. Raises IndexError.
+        """
+    def __init__(self, columns: collections.abc.Sequence[Column | Tiles | Windows | Ragged | Slices | EventCounts]) -> None:
         ...
 class HugeMemory:
     """

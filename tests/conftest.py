@@ -1,5 +1,7 @@
 """What holds for the whole run: which memload is tested, what is imported once, what is left out without a GPU."""
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import multiprocessing
@@ -8,6 +10,7 @@ import random
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,6 +18,9 @@ from hypothesis import settings
 from programs import Ahead
 
 import memload
+
+if TYPE_CHECKING:
+    from stores import Proxy, Server
 
 # Examples that write files wait for the disk: a busy machine must not fail them, so there is no deadline. Whoever runs
 # the suite gets the same examples each time, so that it never fails by chance. In CI each run draws others, and prints
@@ -127,3 +133,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if needing:
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+
+
+@pytest.fixture(scope="session")
+def store_server() -> Generator[Server, None, None]:
+    """A server of object stores on loopback, which ends with the session."""
+    from stores import Server
+
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def proxy(store_server: Server, monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy, None, None]:
+    """A proxy before the server, to which the environment leads addresses that begin with s3://."""
+    from stores import Proxy
+
+    proxy = Proxy(store_server.port)
+    for name, value in proxy.environment.items():
+        monkeypatch.setenv(name, value)
+    yield proxy
+    proxy.close()

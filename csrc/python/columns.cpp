@@ -5,6 +5,7 @@
 
 #include "core/gather/make_reader.h"
 #include "core/gather/ragged_gather.h"
+#include "python/block_rows.h"
 
 namespace memload::python {
 
@@ -21,13 +22,16 @@ std::vector<std::shared_ptr<Storage>> storages(const AnyColumn& column) {
 
 void gather(const AnyColumn& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
   const std::span<const std::int64_t> indices = view(rows);
-  const WithoutGil released;
   const std::span<std::byte> out(reinterpret_cast<std::byte*>(address), nbytes);
-  if (const auto* const ragged = std::get_if<std::shared_ptr<const Ragged>>(&column)) {
-    gather_items(*ragged, indices, out);
-  } else {
-    gather_rows({column, std::nullopt}, indices, out);
-  }
+  const auto read = [&] {
+    const WithoutGil released;
+    if (const auto* const ragged = std::get_if<std::shared_ptr<const Ragged>>(&column)) {
+      gather_items(*ragged, indices, out);
+    } else {
+      gather_rows({column, std::nullopt}, indices, out);
+    }
+  };
+  fetched(read, [&] { return BlocksOf(column).of(rows); });
 }
 
 std::optional<py::array_t<std::int64_t>> selection(const std::vector<std::int64_t>* rows) {

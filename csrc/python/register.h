@@ -12,6 +12,8 @@ void register_ragged(pybind11::module_& m);       // Ragged
 void register_tiles(pybind11::module_& m);        // TileGrid, Tiles
 void register_row_cache(pybind11::module_& m);    // RowCache
 void register_slices(pybind11::module_& m);       // Clock, Slices, EventCounts
+void register_block_table(pybind11::module_& m);  // CacheRoom, BlockTable
+void register_blocks_of(pybind11::module_& m);    // BlocksOf
 void register_tiers(pybind11::module_& m);        // what loads rows into memory
 void register_windows(pybind11::module_& m);      // Windows
 void register_permutation(pybind11::module_& m);  // torch.randperm

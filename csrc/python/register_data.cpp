@@ -16,6 +16,7 @@
 #include "core/io/row_cache.h"
 #include "core/io/storage.h"
 #include "core/slots/device.h"
+#include "python/block_rows.h"
 #include "python/columns.h"
 #include "python/register.h"
 
@@ -87,8 +88,27 @@ void load(const Storage& storage, std::size_t offset, std::uintptr_t address, st
     throw std::out_of_range(std::to_string(nbytes) + " bytes from " + std::to_string(offset) + " on are not all of " +
                             storage.name() + ", which has " + std::to_string(storage.size()));
   }
-  const WithoutGil released;
-  storage.load(offset, {reinterpret_cast<std::byte*>(address), nbytes});
+  const auto read = [&] {
+    const WithoutGil released;
+    storage.load(offset, {reinterpret_cast<std::byte*>(address), nbytes});
+  };
+  fetched(read, [&] { return blocks_of(storage, offset, nbytes); });
+}
+
+std::shared_ptr<Storage> mirror(const std::string& path, std::string name, std::shared_ptr<BlockTable> table,
+                                std::size_t file, const py::object& origin, std::optional<std::size_t> offset,
+                                std::size_t nbytes) {
+  Keeping keeping;
+  keeping.mirror = std::make_shared<const Mirror>(Mirror{std::move(table), file, keep_alive(origin), origin.ptr()});
+  keeping.tier = "remote";
+  keeping.name = std::move(name);
+  if (offset) return shown(Storage::map_part(path, *offset, nbytes, std::move(keeping)));
+  return shown(Storage::map_file(path, std::move(keeping)));
+}
+
+py::object origin_of(const Storage& storage) {
+  if (storage.mirror() == nullptr) return py::none();
+  return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(storage.mirror()->handle));
 }
 
 using PySegment = std::tuple<std::shared_ptr<Storage>, std::size_t, std::int64_t, std::size_t>;
@@ -132,6 +152,18 @@ void register_data(py::module_& m) {
                   py::arg("tier"), py::arg("reason") = "", py::arg("locator") = "",
                   "Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte "
                   "where columns read it, or no path; `locator` is what another process finds it by.")
+      .def_static(
+          "mirror", &mirror, py::arg("path"), py::arg("name"), py::arg("table"), py::arg("file"), py::arg("origin"),
+          py::arg("offset") = py::none(), py::arg("nbytes") = 0,
+          "Map the mirror file of a remote file called `name`, number `file` of the table. Its bytes are read "
+          "where the table says that they are there and pinned; else the methods hold and let_go of `origin` "
+          "are called with numbers of blocks, or ShardReadError is raised. With `offset`, `nbytes` of a file in memory "
+          "are mapped.")
+      .def_property_readonly(
+          "mirror_number",
+          [](const Storage& s) { return s.mirror() == nullptr ? std::optional<std::size_t>() : s.mirror()->file; },
+          "The number of a mirror file in its table; None for other storages.")
+      .def_property_readonly("origin", &origin_of, "What fetches the bytes of a mirror file; None for other storages.")
       .def_static("borrow", &borrow, py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
                   "View memory that `owner` keeps alive; errors call it `name`.")
       .def_property_readonly("nbytes", &Storage::size)

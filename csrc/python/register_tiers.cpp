@@ -13,6 +13,7 @@
 #include "core/base/memory.h"
 #include "core/gather/extents.h"
 #include "core/io/row_cache.h"
+#include "python/block_rows.h"
 #include "python/casts.h"
 #include "python/columns.h"
 #include "python/names.h"
@@ -57,8 +58,11 @@ void load_rows(const PyColumn& column, const std::optional<PyCast>& cast, const 
   }
   const std::span<const std::int64_t> indices = view(rows);
   const Isa isa = isa_named("");
-  const WithoutGil released;
-  gather_rows(field, indices, {reinterpret_cast<std::byte*>(address), nbytes}, isa);
+  const auto read = [&] {
+    const WithoutGil released;
+    gather_rows(field, indices, {reinterpret_cast<std::byte*>(address), nbytes}, isa);
+  };
+  fetched(read, [&] { return BlocksOf(any_column(column)).of(rows); });
 }
 
 }  // namespace

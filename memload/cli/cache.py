@@ -8,11 +8,16 @@ from collections.abc import Iterator
 
 from memload.caching.cache_files import Entry, entries, remove
 from memload.cli.output import answer, is_json, keep
+from memload.formats.remote.cache_folder import is_folder
 from memload.sizes import format_size
 
 
 def run(options: argparse.Namespace) -> int:
     """List the entries, or remove the named ones."""
+    if is_folder(options.root):
+        from memload.cli import remote_cache
+
+        return remote_cache.run(options)
     found = entries(options.root)
     if options.action == "list":
         answer(options, "\n".join(_listed(options.root, found)), {"path": options.root, "entries": found})

@@ -223,10 +223,10 @@ def monitor(parser: argparse.ArgumentParser) -> None:
 def cache(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload cache`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|rm")
-    listing = actions.add_parser("list", help="list the rows, size, date and function of each entry")
-    listing.add_argument("root", metavar="PATH", help="the directory that cache() was given")
+    listing = actions.add_parser("list", help="list the rows, size, date and function, or the address, of each entry")
+    listing.add_argument("root", metavar="PATH", help="the directory that cache() was given, or memload.open as cache=")
     removal = actions.add_parser("rm", help="remove entries; processes that have one open keep it")
-    removal.add_argument("root", metavar="PATH", help="the directory that cache() was given")
+    removal.add_argument("root", metavar="PATH", help="the directory that cache() was given, or memload.open as cache=")
     removal.add_argument("names", nargs="*", metavar="NAME", help="entries as `list` names them, or how these begin")
     removal.add_argument("--all", action="store_true", help="all of them")
     removal.add_argument("--unfinished", action="store_true", help="those that were interrupted")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,24 @@ class PackedShared:
     reason: str
 
 
-PackedStorage = PackedFile | PackedShared | NDArray[np.uint8]
+class RemoteSource(Protocol):
+    """Where a set in a store lies, in a form that can be pickled."""
+
+    def storage(self, number: int) -> Storage:
+        """Return the mirror file of one of its files, mapped in this process."""
+        ...
+
+
+@dataclass(frozen=True)
+class PackedMirror:
+    """The mirror file of a file in a store: where the set lies, and the number of the file in it."""
+
+    source: RemoteSource
+    number: int
+    nbytes: int
+
+
+PackedStorage = PackedFile | PackedShared | PackedMirror | NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -88,8 +106,10 @@ def has_place(storage: Storage) -> bool:
     return storage.mapped or bool(storage.locator) or (storage.is_image and bool(storage.name))
 
 
-def place_of(storage: Storage) -> PackedFile | PackedShared:
+def place_of(storage: Storage) -> PackedFile | PackedShared | PackedMirror:
     """Return the path or locator by which another process finds the storage."""
+    if storage.origin is not None and storage.mirror_number is not None:
+        return PackedMirror(storage.origin.address, storage.mirror_number, storage.nbytes)
     if storage.locator:
         *locator, arena_nbytes, at = storage.locator.split()
         return PackedShared(" ".join(locator), int(arena_nbytes), int(at), storage.nbytes, storage.name, storage.reason)
@@ -124,6 +144,8 @@ def unpack_storage(packed: PackedStorage, shared: Unpacked) -> Storage:
         return Storage.borrow(packed, packed.ctypes.data, packed.nbytes, "an array received from another process")
     if isinstance(packed, PackedShared):
         return _attached(packed)
+    if isinstance(packed, PackedMirror):
+        return packed.source.storage(packed.number)
     if packed.closed:
         return Storage.name_file(packed.path, packed.nbytes)
     cache, files = shared.cache(packed.cache), shared.table(packed.files)

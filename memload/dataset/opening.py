@@ -20,7 +20,7 @@ from memload.formats.key_fields import key_options, with_keys
 from memload.formats.keyed_paths import places_of
 from memload.formats.members import Key
 from memload.formats.members import Key as Picked
-from memload.formats.paths import PathLike, entries_of
+from memload.formats.paths import PathLike, entries_of, is_remote
 from memload.formats.shards.index import INDEX_NAME
 
 _SUITED = {  # all other options suit "ram"
@@ -43,6 +43,8 @@ def open(  # noqa: A001 - users call it memload.open
     row_field: str | None = None,
     file_field: str | None = None,
     max_open_files: int | None = None,
+    cache: PathLike | None = None,
+    cache_bytes: int | str | None = None,
     tier: Tier | str = Tier.MMAP,
     **tier_options: Any,
 ) -> Dataset:
@@ -55,7 +57,9 @@ def open(  # noqa: A001 - users call it memload.open
             "betas_session*.hdf5", form one dataset, the rows of one file after those of another; numbers in matching
             names are sorted as numbers. A pattern with names in braces, such as "betas_session{session:d}.hdf5", adds a
             field of that name, whose value is that part of the file's name: {session:d} is a whole number (int64),
-            {subject} a text without a slash.
+            {subject} a text without a slash. The address of a set of shards in a store, such as "s3://bucket/shards",
+            "gs://...", "az://...", "https://..." or "file://...", or a store object of obstore's, opens a set whose
+            rows are fetched when they are read, and ahead of a loop; see docs/remote.md.
         field: the name for the one field of a .npy file or of bare rows; default "data", whatever the file is called.
             With a `key` of one array, the name of that field. `Dataset.rename` changes names later.
         key: the arrays of a file that become fields: a name such as "stim" or "train/stim", a list of names, or a
@@ -71,9 +75,14 @@ def open(  # noqa: A001 - users call it memload.open
         max_open_files: how many of the dataset's files may be open at once while rows are read past the page cache;
             the most recently read files stay open. Mapped files have no descriptor. Default: half of the descriptors
             that the process may have, at most 256, for all datasets together.
+        cache: of a set in a store: a folder of this machine's disk that keeps what was fetched, for all processes and
+            for later runs. Without it, blocks are kept in RAM.
+        cache_bytes: how much that folder may hold, for all sets in it, such as "500GB"; default: half of what is free
+            on its disk. Without a folder, how much RAM blocks may take; default 1 GiB. For files it is the option of
+            tier="hybrid", as in `Dataset.with_tier`.
         tier: the tier that keeps the rows: "mmap", "direct", "ram", "hybrid", "auto", "device", "pinned" or "split";
             see docs/tiers.md.
-        tier_options: further arguments of `Dataset.with_tier`, such as ram_dtype= or cache_bytes=.
+        tier_options: further arguments of `Dataset.with_tier`, such as ram_dtype=.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
@@ -99,6 +108,14 @@ def open(  # noqa: A001 - users call it memload.open
         ('movie', tensor(3))
     """
     check_option_names(tier_options, "memload.open")
+    if any(map(is_remote, [path] if not isinstance(path, list | tuple) else path)):
+        stated = Stated(field, key, trust, dtype, shape, offset)
+        _refuse_for_remote(stated, row_field, file_field, max_open_files, tier)
+        return _open_remote(path, cache, cache_bytes, as_tier(tier), tier_options)
+    if cache is not None:
+        raise TypeError("cache= is for a set in a store, such as s3://bucket/shards; files are mapped where they lie")
+    if cache_bytes is not None:
+        tier_options["cache_bytes"] = cache_bytes
     if as_tier(tier) is Tier.MMAP and tier_options:
         example = next((suited for name, suited in _SUITED.items() if name in tier_options), "ram")
         raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="{example}"')
@@ -118,6 +135,30 @@ def open(  # noqa: A001 - users call it memload.open
 
         warn_of_unfit(dataset.fields, places, key, key_options(given, row_field, file_field), stacklevel=2)
     return dataset if as_tier(tier) is Tier.MMAP else dataset.with_tier(tier, **tier_options)
+
+
+def _refuse_for_remote(
+    stated: Stated, row_field: str | None, file_field: str | None, max_open_files: int | None, tier: Tier | str
+) -> None:
+    given = {**vars(stated), "row_field": row_field, "file_field": file_field, "max_open_files": max_open_files}
+    named = [f"{name}=" for name, value in given.items() if value is not None]
+    if named:
+        raise TypeError(f"{', '.join(named)}: not for a set of shards in a store, which states its fields itself")
+    if as_tier(tier) not in (Tier.MMAP, Tier.RAM):
+        raise ValueError(f'tier="{tier}": rows of a store are kept by cache=, or loaded by tier="ram"')
+
+
+def _open_remote(
+    path: Any, cache: PathLike | None, cache_bytes: int | str | None, tier: Tier, tier_options: dict[str, Any]
+) -> Dataset:
+    from memload.formats.remote.remote_shards import opened_remote
+
+    given = list(path) if isinstance(path, list | tuple) else [path]
+    if local := [one for one in given if not is_remote(one)]:
+        raise TypeError(f"{local[0]}: a path beside addresses of stores; open each by itself, and join them by concat")
+    places = [Path(str(one)) for one in given]
+    dataset = _one_after_the_other(places, [Dataset(opened_remote(one, cache, cache_bytes)) for one in given])
+    return dataset if tier is Tier.MMAP else dataset.with_tier(tier, **tier_options)
 
 
 def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:

@@ -246,6 +246,8 @@ def _pipeline(
 ) -> Iterator[_core.Pipeline]:
     """Give a pipeline for batches of at most `most` rows, and close it."""
     source.check_in_place()
+    if source.caches:
+        raise ValueError('rows of a store go to a device by way of RAM: memload.open(..., tier="ram")')
     pipeline = _core.Pipeline(
         source.pipeline_fields(),
         batch_rows=most,

@@ -92,6 +92,11 @@ class BatchFetcher:
         self.source.check_in_place()
         if self._pressure:
             self._pressure.look()
+        if self.source.caches:
+            from memload.engine.fetched_batches import held
+
+            with held(self.source, rows):
+                return self._unpack(self._here().gather(rows))
         return self._unpack(self._here().gather(rows))
 
     def stats(self) -> LoaderStats:

@@ -3,10 +3,11 @@ it: those of memload by `__memload_source__`, others by readers.py."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -30,6 +31,9 @@ from memload.columns.ragged_samples import Forms
 from memload.dtypes import code_of
 from memload.engine.layout import DictOf, Layout, ListOf, Only, paths
 from memload.engine.mutation_guards import MutationGuard
+
+if TYPE_CHECKING:
+    from memload.formats.remote.block_cache import BlockCache
 
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
@@ -119,10 +123,16 @@ class GatherSpec:
         """Whether the rows of a field differ in length."""
         return any(isinstance(field, RaggedField) for field in self.fields.values())
 
-    @property
-    def is_cached(self) -> bool:
-        """Whether a cache of the hybrid tier is in front of a field."""
-        return any(storage.cache is not None for field in self.fields.values() for storage in field.column.storages)
+    def behind(self) -> tuple[bool, list[BlockCache]]:
+        """Return whether a cache of the hybrid tier is in front of a field, and `caches`."""
+        storages = [storage for field in self.fields.values() for storage in field.column.storages]
+        origins = {storage.origin: None for storage in storages if storage.origin is not None}
+        return any(storage.cache is not None for storage in storages), list(origins)
+
+    @functools.cached_property
+    def caches(self) -> list[BlockCache]:
+        """What fetches the rows of sets in stores; none for rows of files and of memory."""
+        return self.behind()[1]
 
     @property
     def selection_bytes(self) -> int:

@@ -30,6 +30,7 @@ from memload.sizes import format_size
 
 if TYPE_CHECKING:
     from memload.engine.transforms.transform_pipeline import TransformPipeline
+    from memload.formats.remote.block_cache import BlockCache
 
 # Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
 # gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
@@ -68,6 +69,7 @@ class PassSettings:
         joined: whether it is that of one source of several, whose room is judged together.
         tile_bytes: of decoded chunks that are kept, so that further batches find them.
         spares: where memory and threads stay for a while when the pass ends; None: nowhere.
+        remote: what fetches rows of sets in stores.
     """
 
     source: GatherSpec
@@ -89,13 +91,14 @@ class PassSettings:
     joined: bool = False
     tile_bytes: int = 0
     spares: _core.Spares | None = None
+    remote: Sequence[BlockCache] = ()
 
     @classmethod
     def of(cls, request: PassRequest, source: GatherSpec) -> PassSettings:
         """Work the settings out."""
         options, destination = request.options, request.destination
         transform_pipeline = _transforms(source, None if destination.transforms else request.transform)
-        sizes, cached = BatchSizes.of(request.batches, source), source.is_cached
+        sizes, (cached, remote) = BatchSizes.of(request.batches, source), source.behind()
         fields = source.pipeline_fields()
         slot = bytes_of_slot(fields, sizes.slot_rows)
         depth = min(_depth(request, slot), request.most_ahead or MOST)
@@ -121,6 +124,7 @@ class PassSettings:
             pins=transform_pipeline is None and destination.pins,
             tile_bytes=tile_bytes(sampler, source, flying) if isinstance(sampler, BlockShuffle) else 0,
             spares=request.spares,
+            remote=remote,
         )
 
     @property

@@ -24,6 +24,16 @@ _MOST_NAMED = 5
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves of two
 
 
+_SCHEMES = re.compile("(s3a?|gs|az|abfss?|adl|azure|https?|file)://", re.IGNORECASE)
+
+
+def is_remote(path: object) -> bool:
+    """Return whether this is the address of a store, or a store object of obstore's."""
+    if isinstance(path, str):
+        return _SCHEMES.match(path) is not None
+    return any(cls.__module__.startswith("obstore.") for cls in type(path).__mro__)
+
+
 def paths_of(path: PathLike | Iterable[PathLike]) -> list[Path]:
     """Return each path unchanged, and for a pattern with *, ? or [ all matching paths, sorted by name.
 

@@ -36,6 +36,8 @@ def read(request: PassRequest) -> GatherSpec | GroupedSpec | str:
             from memload.dataset.grouped_spec import resolve_groups
 
             source: GatherSpec | GroupedSpec = resolve_groups(request.dataset)
+            if any(one.caches for one in getattr(source, "sources", ())):
+                return "Groups whose rows lie in stores are not read ahead: write them to files, or read one group."
         else:
             source = collated(resolve(request.dataset), request)
     except NotNative as answer:
@@ -114,6 +116,10 @@ def _layers(settings: Settings, request: PassRequest, history: PassHistory, kept
     outermost = gathers
     if around is None:
         return Layers(gathers, None, outermost, arrival)
+    if around.remote:
+        from memload.engine.fetched_batches import fetched
+
+        outermost = fetched(outermost, around.source, around.remote, around.batch_rows, around.drop_last)
     if around.transform_pipeline is not None:
         from memload.engine.transforms.threads import Transforming
 
@@ -133,6 +139,14 @@ def slots_and_plan(request: PassRequest, source: GatherSpec | GroupedSpec) -> in
     """Return the bytes of the slots of a pass over a source, and of its row order."""
     settings = settings_of(request, source)
     ahead = (settings.depth + 1) * settings.slot_rows
+    if isinstance(source, GatherSpec) and source.caches:
+        from memload.engine.fetched_batches import fetching_bytes
+
+        return (
+            settings.ring_bytes
+            + fetching_bytes(source.caches)
+            + plan_bytes(getattr(request.batches, "sampler", None), ahead)
+        )
     return settings.ring_bytes + plan_bytes(getattr(request.batches, "sampler", None), ahead)
 
 

@@ -24,6 +24,12 @@ class ReadError : public std::runtime_error {
   std::uint64_t offset_;
 };
 
+// Bytes of a remote file were to be read that were not fetched, or may be removed meanwhile.
+class NotFetched : public ReadError {
+ public:
+  using ReadError::ReadError;
+};
+
 // The process was forked after the object was made. The threads stayed with the parent, so the object cannot go on
 // here.
 class ForkedError : public std::runtime_error {

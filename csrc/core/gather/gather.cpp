@@ -51,6 +51,7 @@ Gather::Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store) : sto
     files_.knows_residency = files_.knows_residency && files.knows_residency;
     if (!files.mapped && !files.past_cache) continue;
     reader.visit_storages([&](const Storage& storage) {
+      mirrors_ = mirrors_ || storage.mirror() != nullptr;
       if (storage.mapped() && seen.insert(&storage).second) mapped_.push_back(storage.shared_from_this());
     });
   }
@@ -128,6 +129,21 @@ void Gather::check_files() const {
   for (const auto& storage : mapped_) storage->check_whole();
 }
 
+void Gather::check_fetched(std::span<const std::int64_t> rows) const {
+  if (!mirrors_) return;
+  for (const Field& field : fields_) {
+    for (const std::int64_t& row : rows) {
+      field.reader->visit({&row, 1}, [row](const Storage& storage, const std::byte* at, std::size_t n) {
+        storage.require(at, n, row);
+      });
+    }
+  }
+}
+
+void Gather::visit(std::span<const std::int64_t> rows, const FieldReader::Stored& each) const {
+  for (const Field& field : fields_) field.reader->visit(rows, each);
+}
+
 void Gather::check_rows(std::span<const std::int64_t> rows) const {
   for (const Field& field : fields_) {
     if (!field.files.mapped && !field.files.past_cache) continue;
@@ -197,6 +213,7 @@ void gather_rows(const FieldSpec& field, std::span<const std::int64_t> rows, std
                               " rows");
     }
   }
+  gather.check_fetched(rows);
   const BatchLayout layout = gather.layout(rows);
   const std::size_t bytes = layout.shares.front().plan->bytes;
   if (bytes != out.size()) {

@@ -76,6 +76,11 @@ class Gather {
   void check_file(std::size_t number, std::span<const std::int64_t> rows) const;
   // Looks at the files whose turn may have come too late. Throws ReadError if one was cut short.
   void check_files() const;
+  // Throws NotFetched if bytes of one of these rows were not fetched from where they come from. It is asked before the
+  // rows are read, and costs nothing unless some storage has a mirror.
+  void check_fetched(std::span<const std::int64_t> rows) const;
+  // Calls `each` with the stored bytes of these rows, field by field.
+  void visit(std::span<const std::int64_t> rows, const FieldReader::Stored& each) const;
   // Throws ReadError if one of these rows reaches past the present end of its file.
   void check_rows(std::span<const std::int64_t> rows) const;
 
@@ -98,7 +103,8 @@ class Gather {
     FieldReader::Files files;
   };
   std::vector<Field> fields_;
-  bool draws_ = false;  // whether some field does
+  bool draws_ = false;    // whether some field does
+  bool mirrors_ = false;  // whether some storage has a mirror
   std::size_t row_bytes_ = 0;
   FieldReader::Files files_;
   std::vector<std::shared_ptr<const Storage>> mapped_;  // each once

@@ -27,6 +27,7 @@ void gather_items(const std::shared_ptr<const Ragged>& ragged, std::span<const s
   install_fault_handler();
   check_rows(rows, ragged->rows());
   const auto reader = make_reader({ragged, std::nullopt}, Isa::scalar, Store::cached);
+  reader->visit(rows, [](const Storage& storage, const std::byte* at, std::size_t n) { storage.require(at, n, -1); });
   const auto plan = reader->plan(rows, {});
   const std::size_t bytes = static_cast<std::size_t>(plan->outputs[0].rows) * ragged->item_bytes();
   if (bytes != out.size()) {

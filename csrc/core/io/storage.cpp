@@ -48,14 +48,15 @@ bool all_resident(const std::array<unsigned char, kHugePage / kPage>& in_cache, 
 }
 
 // Maps the file so that its 2 MB blocks lie at multiples of 2 MB: only such can become huge pages.
-void* map_aligned(int file, std::size_t size) {
+void* map_aligned(int file, std::size_t size, std::size_t offset = 0) {
   const std::size_t span = round_up(size, kPage) + kHugePage;
   void* const reserved = ::mmap(nullptr, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return MAP_FAILED;
   const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
   const std::uintptr_t aligned = round_up(begin, kHugePage);
   const std::uintptr_t end = aligned + round_up(size, kPage);
-  void* const mapped = ::mmap(reinterpret_cast<void*>(aligned), size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0);
+  void* const mapped = ::mmap(reinterpret_cast<void*>(aligned), size, PROT_READ, MAP_SHARED | MAP_FIXED, file,
+                              static_cast<off_t>(offset));
   const int code = errno;
   if (mapped == MAP_FAILED) {
     ::munmap(reserved, span);
@@ -82,7 +83,7 @@ Storage::Storage(const std::byte* data, std::size_t size, const std::string& pat
                  std::unique_ptr<const DirectFile> direct, Keeping keeping)
     : data_(data),
       size_(size),
-      name_(path),
+      name_(keeping.name.empty() ? path : keeping.name),
       mapped_(true),
       keeping_(std::move(keeping)),
       number_(next_number()),
@@ -105,6 +106,16 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path, Keepin
   if (data == MAP_FAILED) throw_errno(path + ": cannot map " + std::to_string(size) + " bytes");
   return std::shared_ptr<const Storage>(
       new Storage(static_cast<const std::byte*>(data), size, path, knows, std::move(direct), std::move(keeping)));
+}
+
+std::shared_ptr<const Storage> Storage::map_part(const std::string& path, std::size_t offset, std::size_t size,
+                                                 Keeping keeping) {
+  if (size == 0) return borrow(nullptr, 0, keeping.name, nullptr);
+  const Descriptor file(path);
+  void* data = map_aligned(file.get(), size, offset);
+  if (data == MAP_FAILED) throw_errno(keeping.name + ": cannot map " + std::to_string(size) + " bytes");
+  return std::shared_ptr<const Storage>(new Storage(static_cast<const std::byte*>(data), size, path,
+                                                    /*knows_residency=*/true, nullptr, std::move(keeping)));
 }
 
 std::shared_ptr<const Storage> Storage::image(const std::byte* data, std::size_t size, std::string name,
@@ -215,9 +226,20 @@ bool Storage::in_page_cache(const std::byte* at, std::size_t n) const noexcept {
   return true;
 }
 
+void Storage::require(const std::byte* at, std::size_t n, std::int64_t row) const {
+  if (!keeping_.mirror) return;
+  const auto offset = static_cast<std::size_t>(at - data_);
+  if (keeping_.mirror->holds(offset, n)) return;
+  throw NotFetched(
+      name_, row, offset,
+      "these bytes were not fetched from their store before they were read; read the rows through the data "
+      "set or a FastLoader, in the process that opened it");
+}
+
 void Storage::load(std::size_t offset, std::span<std::byte> to) const {
   constexpr std::size_t kPart = std::size_t{4} << 20;
   if (closed_) return read(offset, to, -1);
+  require(data_ + offset, to.size(), -1);
   install_fault_handler();
   for (std::size_t done = 0; done < to.size();) {
     const auto part = to.subspan(done, std::min(kPart, to.size() - done));

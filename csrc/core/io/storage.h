@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/io/block_table.h"
 #include "core/io/direct_file.h"
 #include "core/io/open_files.h"
 
@@ -21,12 +22,14 @@ class RowCache;
 
 // How the bytes of a file are kept while they are read.
 struct Keeping {
-  bool past_cache = false;             // rows are read past the page cache, always
-  std::shared_ptr<RowCache> cache{};   // what keeps runs of it, with past_cache; or null
-  std::string tier = "mmap";           // the name of all that, for people
-  std::string reason{};                // why it is so, in a sentence; or empty
-  std::string locator{};               // of memory: what another process finds it by; or empty
-  std::shared_ptr<OpenFiles> files{};  // where its descriptor is kept; null: with those of all others
+  bool past_cache = false;                 // rows are read past the page cache, always
+  std::shared_ptr<RowCache> cache{};       // what keeps runs of it, with past_cache; or null
+  std::string tier = "mmap";               // the name of all that, for people
+  std::string reason{};                    // why it is so, in a sentence; or empty
+  std::string locator{};                   // of memory: what another process finds it by; or empty
+  std::shared_ptr<OpenFiles> files{};      // where its descriptor is kept; null: with those of all others
+  std::shared_ptr<const Mirror> mirror{};  // of a file whose bytes come from elsewhere, block by block; or null
+  std::string name{};                      // what errors call it; empty: its path
 };
 
 // It is immutable but for notes on its reads, which any thread may update. Columns share it.
@@ -35,6 +38,10 @@ class Storage : public std::enable_shared_from_this<Storage> {
   // Maps the whole file read-only; its descriptor is closed again. Throws std::system_error naming the path, which
   // should be absolute: read_direct() may open it once more.
   static std::shared_ptr<const Storage> map_file(const std::string& path, Keeping keeping = {});
+  // Maps [offset, offset + size) of a file in memory, which nobody cuts short; the offset is a multiple of a page.
+  // Throws as map_file() does.
+  static std::shared_ptr<const Storage> map_part(const std::string& path, std::size_t offset, std::size_t size,
+                                                 Keeping keeping);
   // Names a file of `size` bytes that is neither mapped nor kept open: read() opens it each time. It serves data sets
   // of more files than a process can map. The call touches no file, and only read() gives the bytes.
   static std::shared_ptr<const Storage> name_file(std::string path, std::size_t size);
@@ -61,6 +68,11 @@ class Storage : public std::enable_shared_from_this<Storage> {
   // Whether rows are always read past the page cache: nothing is then advised or entered, and all counts as resident.
   [[nodiscard]] bool past_cache() const noexcept { return keeping_.past_cache; }
   [[nodiscard]] RowCache* cache() const noexcept { return keeping_.cache.get(); }
+  // What fetches the bytes of this file, which are there only where it says so; null for all other storages.
+  [[nodiscard]] const Mirror* mirror() const noexcept { return keeping_.mirror.get(); }
+  // Throws NotFetched if some of [at, at + n) are absent, or may be removed while they are read. Whoever reads the
+  // bytes of a storage with a mirror asks before: absent ones read as zeros.
+  void require(const std::byte* at, std::size_t n, std::int64_t row) const;
   // A number that no other storage of this process ever has.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 

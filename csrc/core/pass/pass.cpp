@@ -135,6 +135,7 @@ void Pass::begin(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fres
   std::shared_ptr<BatchTask> task;
   try {
     check(rows);
+    gather_->check_fetched(rows);
     if (residency_->look(rows)) ask_for_all(rows);  // before the batch is cut: cold ones are cut otherwise
     BatchLayout layout = gather_->layout(rows, key_);
     if (layout.bytes > slot_bytes_ && !options_.borrowed) {

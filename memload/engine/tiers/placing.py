@@ -234,6 +234,11 @@ def _on_files(fields: Mapping[str, Field], tier: Tier, cache: RowCache | None, r
     made: dict[Storage, Storage] = {}
 
     def exchange(storage: Storage) -> Storage:
+        if storage.origin is not None:
+            raise ValueError(
+                f'tier="{tier}": these rows lie in a store, {storage.name}; memload.open(..., cache=) keeps them on a '
+                'disk, and tier="ram" loads them'
+            )
         if storage.closed or not (storage.mapped or storage.is_image):
             return storage
         if storage.is_image and not storage.name:

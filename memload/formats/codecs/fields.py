@@ -9,7 +9,7 @@ differ in length it holds items, and blocks begin anew with each run of items th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +21,32 @@ from memload.formats.shards.index import AnySpec
 from memload.formats.shards.ragged_spec import RaggedSpec, blocks_name, offsets_name
 from memload.formats.shards.safetensors_header import TensorEntry
 
+Reads = Callable[[int, int], bytes]
+
 
 def starts_name(name: str, field: AnySpec) -> str:
     """Return the name of the tensor with the offsets of a compressed field's blocks."""
     return blocks_name(name) if isinstance(field, RaggedSpec) else offsets_name(name)
 
 
-def read_starts(path: Path, name: str, field: AnySpec, tensors: Mapping[str, TensorEntry]) -> NDArray[np.int64]:
+def read_starts(
+    path: Path, name: str, field: AnySpec, tensors: Mapping[str, TensorEntry], read: Reads | None = None
+) -> NDArray[np.int64]:
     """Return the offsets of the blocks of a compressed field in its tensor, and the end of the last block.
+
+    Args:
+        path: the path of the shard.
+        name: the name of the field.
+        field: the field in the index.
+        tensors: the tensors of the shard.
+        read: returns bytes [begin, end) of the shard; None: they are read from its file.
 
     Raises:
         ShardFormatError: the offsets do not ascend from 0 to the end of the tensor.
     """
     entry, data = tensors[starts_name(name, field)], tensors[name]
-    with path.open("rb") as file:
-        file.seek(entry.begin)
-        starts = np.frombuffer(file.read(entry.end - entry.begin), dtype="<i8").astype(np.int64)
+    raw = _read(path, entry.begin, entry.end) if read is None else read(entry.begin, entry.end)
+    starts = np.frombuffer(raw, dtype="<i8").astype(np.int64)
     if len(starts) != entry.shape[0] or starts[0] != 0 or starts[-1] != data.end - data.begin:
         raise ShardFormatError(
             f"{path}: field {name!r}: its blocks must lie from byte 0 to {data.end - data.begin}, but the offsets "
@@ -51,8 +61,20 @@ def read_starts(path: Path, name: str, field: AnySpec, tensors: Mapping[str, Ten
     return starts
 
 
+def _read(path: Path, begin: int, end: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read(end - begin)
+
+
 def grids_of(
-    storage: Storage, path: Path, name: str, field: AnySpec, count: int, tensors: Mapping[str, TensorEntry]
+    storage: Storage,
+    path: Path,
+    name: str,
+    field: AnySpec,
+    count: int,
+    tensors: Mapping[str, TensorEntry],
+    read: Reads | None = None,
 ) -> list[TileGrid]:
     """Return the rows of a compressed field in one shard, or the items of each run of a ragged field.
 
@@ -63,11 +85,12 @@ def grids_of(
         field: the field in the index.
         count: the number of rows, or of items of a run.
         tensors: the tensors of the shard.
+        read: returns bytes [begin, end) of the shard; None: they are read from its file.
 
     Raises:
         ShardFormatError: the offsets of its blocks are invalid.
     """
-    starts = read_starts(path, name, field, tensors)
+    starts = read_starts(path, name, field, tensors, read)
     planes, shape = (field.planes, field.item_shape) if isinstance(field, RaggedSpec) else (1, field.shape)
     per_plane = (len(starts) - 1) // planes
     table = np.zeros((len(starts) - 1, 4), dtype=np.int64)  # storage, offset, bytes, filters left out

@@ -105,6 +105,7 @@ class ShardRecord:
         nbytes: the bytes of the file.
         checksums: XXH3-64 of each block of each tensor.
         items: the number of items in all rows, for each ragged field.
+        tensors: where each tensor begins and ends in the file, in bytes; None if the index does not say.
     """
 
     file: str
@@ -112,6 +113,7 @@ class ShardRecord:
     nbytes: int
     checksums: Mapping[str, tuple[str, ...]]
     items: Mapping[str, int] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def dump_index(index: ShardIndex) -> bytes:
                 "bytes": shard.nbytes,
                 "xxh3_64": {name: "".join(sums) for name, sums in shard.checksums.items()},
                 **({"items": dict(shard.items)} if shard.items else {}),
+                **({} if shard.tensors is None else {"tensors": {name: [*at] for name, at in shard.tensors.items()}}),
             }
             for shard in index.shards
         ],
@@ -289,7 +292,21 @@ def _shard(position: int, entry: object, fields: Mapping[str, AnySpec]) -> Shard
     if not isinstance(sums, dict) or set(sums) != set(blocks):
         raise ShardFormatError(f"{where}: xxh3_64 must be an object with the checksums of each field")
     checksums = {name: _checksums(f"{where}, field {name!r}", sums[name], count) for name, count in blocks.items()}
-    return ShardRecord(file, rows, nbytes, checksums, items)
+    return ShardRecord(file, rows, nbytes, checksums, items, _tensors(entry.get("tensors"), nbytes, where))
+
+
+def _tensors(entry: object, nbytes: int, where: str) -> dict[str, tuple[int, int]] | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, dict):
+        raise ShardFormatError(f"{where}: tensors must be an object of [begin, end], got {entry!r:.80}")
+    for name, at in entry.items():
+        counts = isinstance(at, list) and len(at) == 2 and all(map(is_count, at))
+        if not counts or not 8 <= at[0] <= at[1] <= nbytes:
+            raise ShardFormatError(
+                f"{where}: tensor {name!r} must be [begin, end] within the file's {nbytes} bytes, got {at!r:.80}"
+            )
+    return {name: (at[0], at[1]) for name, at in entry.items()}
 
 
 def _checksums(where: str, digits: object, blocks: int) -> tuple[str, ...]:

@@ -46,23 +46,37 @@ def open_set(directory: Path) -> dict[str, Field]:
     if not is_looked_up(directory):
         return shared
     inner = directory / ROWS_FOLDER
-    rows = open_shards(inner)
+    return looked_up(directory, shared, inner, open_shards(inner))
+
+
+def looked_up(directory: object, shared: dict[str, Field], inner: object, rows: dict[str, Field]) -> dict[str, Field]:
+    """Return the fields of an outer set, selected by the rows of the inner set, and those of the inner set.
+
+    Args:
+        directory: where the outer set lies, for messages.
+        shared: its fields.
+        inner: where the inner set lies, for messages.
+        rows: its fields.
+
+    Raises:
+        ShardFormatError: a row of the outer set is missing, or the sets do not fit together.
+    """
     twice = sorted(shared.keys() & rows.keys())
     if LOOKUP not in rows or twice:
         wrong = f"the fields {twice} are in {directory}, too" if LOOKUP in rows else f"no field {LOOKUP!r}"
         raise ShardFormatError(f"{inner}: {wrong}; restore the directory, or write the set again")
-    numbers = _numbers(inner, rows.pop(LOOKUP), next(iter(shared.values())).rows)
+    numbers = _numbers(inner, directory, rows.pop(LOOKUP), next(iter(shared.values())).rows)
     return {name: field.select(numbers) for name, field in shared.items()} | rows
 
 
-def _numbers(inner: Path, field: Field, length: int) -> NDArray[np.int64]:
+def _numbers(inner: object, outer: object, field: Field, length: int) -> NDArray[np.int64]:
     if field.signature != (torch.int64, ()):
         raise ShardFormatError(f"{inner}: {LOOKUP!r} is {field.described}; expected an int64 for each row")
     numbers: NDArray[np.int64] = field.gather(np.arange(field.rows)).numpy()
     bad = np.flatnonzero((numbers < 0) | (numbers >= length))
     if len(bad):
         raise ShardFormatError(
-            f"{inner}: row {bad[0]} looks up row {numbers[bad[0]]}, and {inner.parent} has {length}; restore the "
+            f"{inner}: row {bad[0]} looks up row {numbers[bad[0]]}, and {outer} has {length}; restore the "
             "directory, or write the set again"
         )
     return numbers

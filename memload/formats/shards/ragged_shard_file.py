@@ -21,7 +21,7 @@ from memload.formats.codecs.fields import starts_name
 from memload.formats.shards.index import AnySpec, ShardRecord, tensors_of
 from memload.formats.shards.ragged_input import AnyRows, RaggedRows
 from memload.formats.shards.ragged_spec import OFFSETS_BLOCK, RaggedSpec, offsets_name
-from memload.formats.shards.safetensors_header import build_header
+from memload.formats.shards.safetensors_header import build_header, places_of
 from memload.formats.shards.shard_file import BlockHasher
 from memload.formats.shards.spool import Spool, spools
 
@@ -75,14 +75,15 @@ class RaggedShardFile:
         coded = {name: (torch.uint8, (self._nbytes(name),)) for name, field in self._fields.items() if field.codec}
         tensors = {**tensors_of(self._fields, self.rows, self._items), **coded}
         with self._path.open("xb", buffering=0) as file:
-            _write_all(file, build_header(tensors))
+            header = build_header(tensors)
+            _write_all(file, header)
             for name in tensors:
                 for piece in self._pieces(name):
                     _write_all(file, piece)
             os.fsync(file.fileno())
             end = file.tell()
         self.close()
-        return ShardRecord(self._path.name, self.rows, end, sums, dict(self._items))
+        return ShardRecord(self._path.name, self.rows, end, sums, dict(self._items), places_of(header, end))
 
     def close(self) -> None:
         """Close the files. May be called again."""

@@ -49,28 +49,36 @@ def opened_shards(directory: Path, index: ShardIndex) -> dict[str, Field]:
     mapped: list[MappedShard] = []
     for shard in index.shards:
         layout = check_shard(directory, shard, index.fields)
-        mapped.append((Storage.map_file(str(directory.absolute() / shard.file)), layout, shard))
-    return {name: _open_field(name, field, mapped) for name, field in index.fields.items()}
+        mapped.append(MappedShard(Storage.map_file(str(directory.absolute() / shard.file)), layout, shard))
+    return fields_on(index, mapped)
+
+
+def fields_on(index: ShardIndex, shards: Sequence[MappedShard]) -> dict[str, Field]:
+    """Return the fields of an index over its shards.
+
+    Raises:
+        ShardFormatError: the offsets of a field are invalid.
+    """
+    return {name: _open_field(name, field, shards) for name, field in index.fields.items()}
 
 
 def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Field:
     if isinstance(field, RaggedSpec):
         return open_ragged(name, field, shards)
-    digest = digest_of(digits for *_, shard in shards for digits in shard.checksums[name])
+    digest = digest_of(digits for one in shards for digits in one.record.checksums[name])
     column: Column | Tiles
     if field.codec is None:
-        begins = [layout.tensors[name].begin for _, layout, _ in shards]
+        begins = [one.layout.tensors[name].begin for one in shards]
         places = [
-            (storage, begin, shard.rows, field.row_bytes)
-            for (storage, _, shard), begin in zip(shards, begins, strict=True)
+            (one.storage, begin, one.record.rows, field.row_bytes) for one, begin in zip(shards, begins, strict=True)
         ]
         column = Column(field.row_bytes, places)
     else:
         column = Tiles(
             [
                 grid
-                for storage, layout, shard in shards
-                for grid in grids_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors)
+                for storage, layout, shard, read in shards
+                for grid in grids_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors, read)
             ]
         )
     return Field(field.dtype, field.shape, column, digest=digest)
@@ -95,11 +103,12 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpe
             "or replaced: restore it, or write the set again"
         )
     layout = read_layout(path)
-    _check_tensors(path, layout, shard, fields)
+    check_tensors(path, layout, shard, fields)
     return layout
 
 
-def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
+def check_tensors(path: object, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
+    """Raise ShardFormatError unless the tensors of a shard are those of the index; `path` is for the message."""
     coded = {name for name, field in fields.items() if field.codec is not None}
     expected = tensors_of(fields, shard.rows, shard.items)
     if set(layout.tensors) != {*expected, *coded}:

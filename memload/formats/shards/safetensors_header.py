@@ -112,6 +112,11 @@ def build_header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], dat
     return (data_start - 8).to_bytes(8, "little") + text.ljust(data_start - 8, b" ")
 
 
+def places_of(header: bytes, file_size: int) -> dict[str, tuple[int, int]]:
+    """Return the bytes [begin, end) of each tensor in a file with this header."""
+    return {name: (entry.begin, entry.end) for name, entry in parse_header(header, file_size).tensors.items()}
+
+
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the members of a JSON object; for json.loads. Raises ShardFormatError if a name occurs twice."""
     members = dict(pairs)

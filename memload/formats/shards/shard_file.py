@@ -24,7 +24,7 @@ from memload.formats.codecs.blocks import CodedRun, starts_of
 from memload.formats.shards.index import FieldSpec, ShardRecord, tensors_of
 from memload.formats.shards.ragged_spec import offsets_name
 from memload.formats.shards.rows import Rows
-from memload.formats.shards.safetensors_header import build_header
+from memload.formats.shards.safetensors_header import build_header, places_of
 from memload.formats.shards.spool import spools
 
 _MOVE_BYTES = 2**24
@@ -78,7 +78,8 @@ class ShardFile:
         _write_at(self._file, np.frombuffer(header, dtype=np.uint8), 0)
         os.fsync(self._file)
         self.close()
-        return ShardRecord(self._path.name, self.rows, end, {name: checksums[name] for name in self._fields})
+        sums = {name: checksums[name] for name in self._fields}
+        return ShardRecord(self._path.name, self.rows, end, sums, tensors=places_of(header, end))
 
     def close(self) -> None:
         """Close the file. May be called again."""

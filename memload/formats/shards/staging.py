@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import MemloadError, WriterBusyError
-from memload.formats.paths import check_utf8
+from memload.formats.paths import check_utf8, is_remote
 from memload.formats.shards.index import INDEX_NAME
 
 _UNFINISHED = "unfinished.json"
@@ -225,7 +225,7 @@ def target_of(path: Any) -> Path:
 
     Raises:
         TypeError: the value is not a path; it is the data if the arguments are in the wrong order.
-        ValueError: the path is empty, or not UTF-8.
+        ValueError: the path is empty, not UTF-8, or the address of a store.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
@@ -234,6 +234,11 @@ def target_of(path: Any) -> Path:
     text = os.fspath(path)
     if not text:
         raise ValueError("the path is empty; name the directory to make")
+    if is_remote(text):
+        raise ValueError(
+            f"{text}: shards are written to a file system; write them to a folder, and copy that to the store, "
+            "index.json last (docs/remote.md)"
+        )
     check_utf8(text)
     return Path(text).absolute()
 

@@ -132,6 +132,7 @@ def test_the_format_is_pinned_to_the_byte(tmp_path):
                 "rows": 2,
                 "bytes": 4110,
                 "xxh3_64": {"stim": "c7de39ae11689bef", "y": "774376da7ad20e6b"},
+                "tensors": {"y": [4096, 4104], "stim": [4104, 4110]},
             }
         ],
     }

@@ -1,0 +1,199 @@
+"""How near is a pass over a set in a store to the link, and a cached one to local files?
+
+A server of files with ranges, in a process of its own on loopback, adds latency to each answer.
+
+- The first epoch, into a fresh cache, beside a program that downloads the same ranges in the same order with obstore,
+  32 at once, and throws them away.
+- The second epoch, with all blocks there, beside the same loader over the local shards.
+- Hits of a pass with room for a part of the set, beside LRU and the best choice for the order of the pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+import torch
+from harness import Bench, arguments
+from obstore.store import from_url
+
+import memload
+from memload import _core
+from memload.cli.measure import Spread, ratio
+
+LATENCIES = (0.001, 0.020, 0.100)  # seconds
+ROOMS = (0.25, 0.50, 0.75)  # of the set
+BATCH, AT_ONCE = 16, 32
+
+
+async def serve(folder: Path, latency: float) -> None:
+    """Serve the files of a folder, and print the port, and each range that is asked for."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                writer.write(await reply(head))
+                await writer.drain()
+        writer.close()
+
+    async def reply(head: str) -> bytes:
+        path = folder / head.split()[1].lstrip("/")
+        await asyncio.sleep(latency)
+        if not path.is_file():
+            return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+        data = memoryview(held.setdefault(path, path.read_bytes()))
+        size, asked = len(data), re.search(r"range: bytes=(\d+)-(\d+)", head, re.IGNORECASE)
+        common = f'ETag: "{size}"\r\nLast-Modified: Wed, 25 Nov 2026 00:00:00 GMT\r\n'
+        if asked is None:
+            return f"HTTP/1.1 200 OK\r\n{common}Content-Length: {size}\r\n\r\n".encode() + bytes(data)
+        begin, last = int(asked[1]), min(int(asked[2]), size - 1)
+        print(path.name, begin, last + 1, flush=True)
+        ranges = f"Content-Range: bytes {begin}-{last}/{size}\r\nContent-Length: {last + 1 - begin}\r\n\r\n"
+        return f"HTTP/1.1 206 Partial Content\r\n{common}{ranges}".encode() + bytes(data[begin : last + 1])
+
+    held: dict[Path, bytes] = {}
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, latency: float, log: Path) -> Iterator[str]:
+    """Give the address of a server that runs meanwhile; what it prints goes to `log`."""
+    with log.open("w") as said:
+        process = subprocess.Popen([sys.executable, __file__, "serve", str(folder), str(latency)], stdout=said)
+        try:
+            while not log.read_text().endswith("\n") and process.poll() is None:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{log.read_text().split()[0]}/set"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def ranges_in(log: Path, skip: int) -> list[tuple[str, int, int]]:
+    """Return the ranges that were asked for, without the first `skip` lines."""
+    lines = [line.split() for line in log.read_text().splitlines()[1 + skip :]]
+    return [(name, int(begin), int(end)) for name, begin, end in lines]
+
+
+def epoch(loader: Any) -> tuple[float, float]:
+    """Run an epoch; return its seconds, and CPU seconds of this process."""
+    began, cpu = time.perf_counter(), time.process_time()
+    for _ in loader:
+        pass
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
+async def thrown_away(url: str, ranges: list[tuple[str, int, int]]) -> None:
+    """Download ranges in this order, some at once."""
+    store = from_url(url, client_options={"allow_http": "true"})
+    left = iter(ranges)
+
+    async def worker() -> None:
+        for name, begin, end in left:
+            await obstore.get_range_async(store, name, start=begin, end=end)
+
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+
+
+def plain(url: str, ranges: list[tuple[str, int, int]]) -> tuple[float, float]:
+    """Download and throw away; return seconds and CPU seconds."""
+    began, cpu = time.perf_counter(), time.process_time()
+    asyncio.run(thrown_away(url, ranges))
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
+def loader_of(ds: memload.Dataset, seed: int) -> memload.FastLoader[Any]:
+    """A loader that shuffles with this seed."""
+    torch.manual_seed(seed)
+    return memload.FastLoader(ds, BATCH, shuffle=True)
+
+
+def first_and_second(bench: Bench, root: Path, nbytes: int, latency: float) -> None:
+    """Measure both epochs at a latency."""
+    shares, warm, cpu, log = [], [], [], root / "log"
+    local = memload.open(root / "served" / "set")
+    with serving(root / "served", latency, log) as url:
+        for number in range(bench.rounds):
+            ds = memload.open(url, cache=root / f"cache-{latency}-{number}", cache_bytes=2 * nbytes)
+            before = len(log.read_text().splitlines()) - 1
+            ours, own = epoch(loader_of(ds, number))
+            theirs, other = plain(url, ranges_in(log, before))
+            shares.append(theirs / ours)
+            cpu.append((own - other) / nbytes * 1e9)
+            pairs = [(epoch(loader_of(ds, k))[0], epoch(loader_of(local, k))[0]) for k in range(5)]
+            warm.append(sorted(there / here for here, there in pairs)[2])
+    first, second, more = Spread.of(shares), Spread.of(warm), Spread.of(cpu)
+    text = f"first epoch {first} of obstore alone, {more} CPU s/GB more; second {second} of local"
+    bench.add(
+        f"{latency * 1000:.0f} ms", text, first=first, second=second, cpu_seconds_per_gb_more=more, latency=latency
+    )
+
+
+def hits_of(uses: list[int], room: int, held: list[int], *, best: bool) -> int:
+    """Return how many uses find their block there, by the best choice or by LRU."""
+    after, later = [0] * len(uses), {}
+    for k in reversed(range(len(uses))):
+        after[k] = later.get(uses[k], len(uses) + 1)
+        later[uses[k]] = k
+    there: OrderedDict[int, int] = OrderedDict((block, later.get(block, len(uses) + 1)) for block in held)
+    hits = 0
+    for k, block in enumerate(uses):
+        hits += block in there
+        if block not in there and len(there) >= room:
+            del there[max(there, key=there.get) if best else next(iter(there))]  # type: ignore[arg-type]
+        there[block] = after[k]
+        there.move_to_end(block)
+    return hits
+
+
+def hits(bench: Bench, root: Path, nbytes: int, room: float) -> None:
+    """Measure the hits of the second pass with room for a part."""
+    with serving(root / "served", 0.0, root / "log") as url:
+        ds = memload.open(url, cache_bytes=int(room * nbytes))
+        cache = ds.fields["image"].column.storages[0].origin
+        find = _core.BlocksOf([field.column for field in ds.fields.values()])
+        epoch(loader_of(ds, 0))
+        held = np.flatnonzero(cache.table.states(0, cache.table.blocks) & 3).tolist()
+        before = cache.counts.hits
+        order = [batch["row"].tolist() for batch in loader_of(ds, 1)]
+    uses = [block for rows in order for block in find(np.array(rows))[0][1].tolist()]
+    places, found = int(cache.limit // cache.table.block_bytes), cache.counts.hits - before
+    best, lru = (hits_of(uses, places, held, best=kind) for kind in (True, False))
+    text = f"{found / len(uses):.3f} of uses hit; best {best / len(uses):.3f}, LRU {lru / len(uses):.3f}"
+    bench.add(f"room {room:.0%}", text, hits=found, best=best, lru=lru, uses=len(uses), share=ratio([found], [best]))
+
+
+def main() -> None:
+    bench = Bench(arguments(__doc__ or "", rounds=3).parse_args())
+    rows = 100 if bench.args.quick else 400
+    with tempfile.TemporaryDirectory(prefix="memload-bench-", dir=bench.args.cache) as folder:
+        root = Path(folder)
+        images = torch.randint(0, 255, (rows, 300, 300, 3), dtype=torch.uint8)
+        (root / "served").mkdir()
+        data = {"image": images, "row": torch.arange(rows)}
+        ds = memload.write(root / "served" / "set", data, shard_bytes="16MB", progress=False)
+        for latency in LATENCIES[:1] if bench.args.quick else LATENCIES:
+            first_and_second(bench, root, ds.nbytes, latency)
+        for room in ROOMS[1:2] if bench.args.quick else ROOMS:
+            hits(bench, root, ds.nbytes, room)
+    bench.save()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        asyncio.run(serve(Path(sys.argv[2]), float(sys.argv[3])))
+    else:
+        main()

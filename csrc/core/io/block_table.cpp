@@ -1,0 +1,431 @@
+#include "core/io/block_table.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/fork.h"
+#include "core/base/memory.h"
+#include "core/io/shared_file.h"
+
+namespace memload {
+namespace {
+
+constexpr std::uint64_t kRoomMagic = 0x31304d4f4f524c4d;   // "MLROOM01"
+constexpr std::uint64_t kTableMagic = 0x31304b4c424c4d4d;  // "MMLBLK01"
+// Bytes of the files at which locks stand; they lie behind all content.
+constexpr off_t kLockAt = off_t{1} << 60;
+constexpr off_t kUsersAt = kLockAt + 1;
+constexpr off_t kPlacesAt = kLockAt + 64;
+
+enum State : std::uint32_t { kAbsent, kArriving, kPresent, kLeaving };
+
+}  // namespace
+
+// As it lies in the file.
+struct CacheRoom::Page {
+  std::atomic<std::uint64_t> magic;
+  std::atomic<std::uint64_t> used;
+  std::atomic<std::uint32_t> events;
+};
+
+CacheRoom::CacheRoom(int file, Page* page) : file_(file), page_(page) {}
+
+std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path) {
+  const int file = path.empty() ? memory_file("memload-room") : open_file(path);
+  Page* page = nullptr;
+  try {
+    page = static_cast<Page*>(map_file(file, kPage, path));
+  } catch (...) {
+    ::close(file);
+    throw;
+  }
+  std::shared_ptr<CacheRoom> room(new CacheRoom(file, page));
+  std::uint64_t fresh = 0;
+  if (!page->magic.compare_exchange_strong(fresh, kRoomMagic) && fresh != kRoomMagic) {
+    throw std::runtime_error(path + ": not a file of a cache of memload's; give another folder");
+  }
+  if (lock_byte(file, F_OFD_SETLKW, F_RDLCK, kUsersAt) != 0) throw_errno(path + ": cannot lock");
+  return room;
+}
+
+CacheRoom::~CacheRoom() {
+  ::munmap(page_, kPage);
+  ::close(file_);
+}
+
+CacheRoom::Lock::Lock(CacheRoom& room) : threads_(room.mutex_), file_(room.file_) {
+  if (lock_byte(file_, F_OFD_SETLKW, F_WRLCK, kLockAt) != 0) throw_errno("the lock of a cache");
+}
+
+CacheRoom::Lock::~Lock() { lock_byte(file_, F_OFD_SETLK, F_UNLCK, kLockAt); }
+
+bool CacheRoom::alone() const { return lock_byte(file_, F_OFD_GETLK, F_WRLCK, kUsersAt) == 0; }
+
+std::uint64_t CacheRoom::used() const noexcept { return page_->used.load(); }
+void CacheRoom::set_used(std::uint64_t bytes) noexcept { page_->used.store(bytes); }
+std::uint32_t CacheRoom::events() const noexcept { return page_->events.load(); }
+
+void CacheRoom::announce() noexcept {
+  page_->events.fetch_add(1);
+  ::syscall(SYS_futex, &page_->events, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
+void CacheRoom::wait(std::uint32_t seen, std::chrono::milliseconds patience) const noexcept {
+  const timespec span{patience.count() / 1000, static_cast<long>(patience.count() % 1000 * 1000000)};
+  ::syscall(SYS_futex, &page_->events, FUTEX_WAIT, seen, &span, nullptr, 0);
+}
+
+// As it lies in the file. All but `checksum` and `era` may be read without the room's lock.
+struct BlockTable::Block {
+  std::atomic<std::uint64_t> pins;    // a bit for the place of each process
+  std::atomic<std::uint64_t> wanted;  // likewise
+  std::uint64_t checksum;
+  std::atomic<std::uint32_t> state;  // with the owner's place in the upper bits while it is arriving or leaving
+  std::uint32_t era;                 // in which it came or was vouched for
+};
+
+struct BlockTable::Head {
+  std::uint64_t magic;
+  std::uint64_t block_bytes;
+  std::int64_t blocks;
+  std::uint32_t era;  // counts how often the table was taken up by a first process
+  std::uint32_t unused;
+  std::atomic<std::uint64_t> whole;  // pins of all blocks, a bit for the place of each process
+};
+
+namespace {
+
+constexpr std::uint32_t kStateBits = 3;
+State state_of(std::uint32_t word) { return static_cast<State>(word & ((1u << kStateBits) - 1)); }
+unsigned owner_of(std::uint32_t word) { return word >> kStateBits; }
+std::uint32_t word_of(State state, unsigned owner) { return state | owner << kStateBits; }
+
+std::vector<BlockTable::File> numbered(std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes) {
+  if (block_bytes == 0 || block_bytes % kPage != 0) throw std::invalid_argument("blocks are whole pages");
+  std::vector<BlockTable::File> files;
+  std::uint64_t first = 0;
+  for (const std::uint64_t bytes : file_bytes) {
+    files.push_back({bytes, first});
+    first += bytes / block_bytes + (bytes % block_bytes != 0 ? 1 : 0);
+  }
+  files.push_back({0, first});  // the end
+  return files;
+}
+
+}  // namespace
+
+std::shared_ptr<BlockTable> BlockTable::open(std::shared_ptr<CacheRoom> room, const std::string& path,
+                                             std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes) {
+  std::shared_ptr<BlockTable> table(
+      new BlockTable(std::move(room), path, block_bytes, numbered(block_bytes, file_bytes)));
+  table->attach();
+  return table;
+}
+
+BlockTable::BlockTable(std::shared_ptr<CacheRoom> room, std::string path, std::uint64_t block_bytes,
+                       std::vector<File> files)
+    : room_(std::move(room)),
+      path_(std::move(path)),
+      block_bytes_(block_bytes),
+      files_(std::move(files)),
+      blocks_(static_cast<std::int64_t>(files_.back().first)),
+      mapped_(kPage + static_cast<std::size_t>(blocks_) * sizeof(Block)),
+      born_(fork_generation()),
+      pins_(static_cast<std::size_t>(blocks_)) {}
+
+BlockTable::~BlockTable() {
+  if (table_ != nullptr && born_ == fork_generation()) {
+    const CacheRoom::Lock lock(*room_);
+    clear(std::uint64_t{1} << place_);
+  }
+  if (head_ != nullptr) ::munmap(head_, mapped_);
+  if (file_ >= 0) ::close(file_);
+}
+
+void BlockTable::attach() {
+  static_assert(sizeof(Head) <= kPage && sizeof(Block) == 32);
+  file_ = path_.empty() ? memory_file("memload-blocks") : open_file(path_);
+  const CacheRoom::Lock lock(*room_);
+  auto* const memory = static_cast<std::byte*>(map_file(file_, mapped_, path_));
+  head_ = reinterpret_cast<Head*>(memory);
+  if (head_->magic == 0) {
+    head_->block_bytes = block_bytes_;
+    head_->blocks = blocks_;
+    head_->magic = kTableMagic;
+  }
+  if (head_->magic != kTableMagic || head_->block_bytes != block_bytes_ || head_->blocks != blocks_) {
+    throw std::runtime_error(path_ + ": not the table of these blocks; remove the folder that it is in");
+  }
+  take_place();
+  table_ = reinterpret_cast<Block*>(memory + kPage);
+  std::uint64_t dead = std::uint64_t{1} << place_;
+  for (unsigned place = 0; place < kPlaces; ++place) {
+    if (place != place_ && !is_alive(place)) dead |= std::uint64_t{1} << place;
+  }
+  was_alone_ = dead == ~std::uint64_t{0};
+  if (was_alone_) ++head_->era;
+  clear(dead);
+}
+
+void BlockTable::take_place() {
+  for (unsigned place = 0; place < kPlaces; ++place) {
+    if (lock_byte(file_, F_OFD_SETLK, F_WRLCK, kPlacesAt + place) == 0) {
+      place_ = place;
+      return;
+    }
+  }
+  throw std::runtime_error(path_ + ": 64 processes read through this cache already; give further ones another folder");
+}
+
+bool BlockTable::is_alive(unsigned place) const {
+  return lock_byte(file_, F_OFD_GETLK, F_WRLCK, kPlacesAt + place) != 0;
+}
+
+// With the room's lock.
+bool BlockTable::clear(std::uint64_t dead) {
+  bool found = (head_->whole.fetch_and(~dead) & dead) != 0;
+  for (std::int64_t number = 0; number < blocks_; ++number) {
+    Block& block = table_[number];
+    const std::uint32_t word = block.state.load();
+    if (word == 0 && block.pins.load() == 0 && block.wanted.load() == 0) continue;
+    if ((block.pins.load() & dead) != 0) found = (block.pins.fetch_and(~dead), true);
+    block.wanted.fetch_and(~dead);
+    const State state = state_of(word);
+    if ((state == kArriving || state == kLeaving) && (dead >> owner_of(word) & 1) != 0) {
+      free(number);
+      found = true;
+    }
+  }
+  return found;
+}
+
+bool BlockTable::recover() {
+  bool found = false;
+  {
+    const CacheRoom::Lock lock(*room_);
+    std::uint64_t dead = 0;
+    for (unsigned place = 0; place < kPlaces; ++place) {
+      if (place != place_ && !is_alive(place)) dead |= std::uint64_t{1} << place;
+    }
+    found = clear(dead);
+  }
+  if (found) room_->announce();
+  return found;
+}
+
+std::size_t BlockTable::file_of(std::int64_t block) const {
+  const auto number = static_cast<std::uint64_t>(block);
+  const auto next = std::upper_bound(files_.begin(), files_.end(), number,
+                                     [](std::uint64_t one, const File& file) { return one < file.first; });
+  return static_cast<std::size_t>(next - files_.begin()) - 1;
+}
+
+std::uint64_t BlockTable::bytes_of(std::int64_t block) const {
+  check({&block, 1});
+  const File& file = files_[file_of(block)];
+  const std::uint64_t at = (static_cast<std::uint64_t>(block) - file.first) * block_bytes_;
+  return std::min(block_bytes_, file.bytes - at);
+}
+
+void BlockTable::check(std::span<const std::int64_t> blocks) const {
+  for (const std::int64_t number : blocks) {
+    if (number < 0 || number >= blocks_) {
+      throw std::out_of_range("block " + std::to_string(number) + " is not one of " + std::to_string(blocks_));
+    }
+  }
+}
+
+// With the room's lock. The bytes are counted before the state says so, and the other way round in free(): whoever dies
+// between the two leaves too much in the count, and never too little.
+void BlockTable::claim(std::int64_t number, std::uint64_t limit, Held& held) {
+  const std::uint64_t bytes = bytes_of(number);
+  if (room_->used() + bytes > limit) {
+    held.lacking.push_back(number);
+    return;
+  }
+  room_->page_->used.fetch_add(bytes);
+  table_[number].state.store(word_of(kArriving, place_));
+  held.claimed.push_back(number);
+}
+
+// With the room's lock.
+void BlockTable::free(std::int64_t number) {
+  table_[number].state.store(word_of(kAbsent, 0));
+  const std::uint64_t bytes = bytes_of(number);
+  std::uint64_t used = room_->used();
+  room_->page_->used.store(used - std::min(used, bytes));
+}
+
+BlockTable::Held BlockTable::hold(std::span<const std::int64_t> blocks, std::uint64_t limit, bool again) {
+  check(blocks);
+  Held held;
+  const CacheRoom::Lock lock(*room_);
+  for (const std::int64_t number : blocks) {
+    Block& block = table_[number];
+    if (!again && pins_[static_cast<std::size_t>(number)].fetch_add(1) == 0) {
+      block.pins.fetch_or(std::uint64_t{1} << place_);
+    }
+    switch (state_of(block.state.load())) {
+      case kAbsent:
+        claim(number, limit, held);
+        break;
+      case kArriving:
+      case kLeaving:
+        held.arriving.push_back(number);
+        break;
+      case kPresent:
+        if (block.era != head_->era) held.doubtful.push_back(number);
+        break;
+    }
+  }
+  return held;
+}
+
+void BlockTable::let_go(std::span<const std::int64_t> blocks) {
+  check(blocks);
+  {
+    const CacheRoom::Lock lock(*room_);
+    for (const std::int64_t number : blocks) {
+      if (pins_[static_cast<std::size_t>(number)].fetch_sub(1) == 1) {
+        table_[number].pins.fetch_and(~(std::uint64_t{1} << place_));
+      }
+    }
+  }
+  room_->announce();
+}
+
+void BlockTable::arrived(std::int64_t block, std::uint64_t checksum) {
+  check({&block, 1});
+  {
+    const CacheRoom::Lock lock(*room_);
+    table_[block].checksum = checksum;
+    table_[block].era = head_->era;
+    table_[block].state.store(word_of(kPresent, 0));
+  }
+  room_->announce();
+}
+
+void BlockTable::failed(std::span<const std::int64_t> blocks) {
+  check(blocks);
+  {
+    const CacheRoom::Lock lock(*room_);
+    for (const std::int64_t number : blocks) free(number);
+  }
+  room_->announce();
+}
+
+std::uint64_t BlockTable::checksum(std::int64_t block) const {
+  check({&block, 1});
+  const CacheRoom::Lock lock(*room_);
+  return table_[block].checksum;
+}
+
+void BlockTable::vouch(std::int64_t block) {
+  check({&block, 1});
+  {
+    const CacheRoom::Lock lock(*room_);
+    if (state_of(table_[block].state.load()) == kPresent) table_[block].era = head_->era;
+  }
+  room_->announce();
+}
+
+// Another process may have found the same, and may have it downloaded already.
+void BlockTable::discard(std::int64_t block) {
+  check({&block, 1});
+  {
+    const CacheRoom::Lock lock(*room_);
+    if (state_of(table_[block].state.load()) == kPresent && table_[block].era != head_->era) free(block);
+  }
+  room_->announce();
+}
+
+std::vector<std::int64_t> BlockTable::evict(std::span<const std::int64_t> blocks) {
+  check(blocks);
+  std::vector<std::int64_t> leaving;
+  const CacheRoom::Lock lock(*room_);
+  if (head_->whole.load() != 0) return leaving;
+  for (const std::int64_t number : blocks) {
+    Block& block = table_[number];
+    if (state_of(block.state.load()) != kPresent || block.pins.load() != 0) continue;
+    block.state.store(word_of(kLeaving, place_));
+    leaving.push_back(number);
+  }
+  return leaving;
+}
+
+void BlockTable::gone(std::span<const std::int64_t> blocks) { failed(blocks); }
+
+void BlockTable::want(std::span<const std::int64_t> blocks, bool wanted) {
+  check(blocks);
+  const std::uint64_t bit = std::uint64_t{1} << place_;
+  for (const std::int64_t number : blocks) {
+    std::atomic<std::uint64_t>& bits = table_[number].wanted;
+    if (wanted) {
+      bits.fetch_or(bit, std::memory_order_relaxed);
+    } else {
+      bits.fetch_and(~bit, std::memory_order_relaxed);
+    }
+  }
+}
+
+std::vector<std::uint8_t> BlockTable::states(std::int64_t first, std::int64_t count) const {
+  if (first < 0 || count < 0 || first > blocks_ || count > blocks_ - first) {
+    throw std::out_of_range(std::to_string(count) + " blocks from " + std::to_string(first) + " on are not among the " +
+                            std::to_string(blocks_));
+  }
+  const std::uint64_t own = std::uint64_t{1} << place_;
+  std::vector<std::uint8_t> found(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Block& block = table_[first + i];
+    const unsigned pinned = block.pins.load(std::memory_order_relaxed) != 0 ? 4 : 0;
+    const unsigned wanted = (block.wanted.load(std::memory_order_relaxed) & ~own) != 0 ? 8 : 0;
+    found[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(state_of(block.state.load()) | pinned | wanted);
+  }
+  return found;
+}
+
+bool BlockTable::hold_all() {
+  const CacheRoom::Lock lock(*room_);
+  for (std::int64_t number = 0; number < blocks_; ++number) {
+    const Block& block = table_[number];
+    if (state_of(block.state.load()) != kPresent || block.era != head_->era) return false;
+  }
+  head_->whole.fetch_or(std::uint64_t{1} << place_);
+  whole_.fetch_add(1);
+  return true;
+}
+
+void BlockTable::let_go_all() {
+  {
+    const CacheRoom::Lock lock(*room_);
+    if (whole_.fetch_sub(1) == 1) head_->whole.fetch_and(~(std::uint64_t{1} << place_));
+  }
+  room_->announce();
+}
+
+bool BlockTable::holds(std::size_t file, std::size_t offset, std::size_t bytes) const noexcept {
+  if (bytes == 0) return true;
+  if (born_ != fork_generation()) return false;  // the pins are the parent's
+  if (whole_.load(std::memory_order_relaxed) != 0) return true;
+  const std::uint64_t first = files_[file].first;
+  const std::uint64_t last = first + (offset + bytes - 1) / block_bytes_;
+  for (std::uint64_t number = first + offset / block_bytes_; number <= last; ++number) {
+    const bool pinned = pins_[number].load(std::memory_order_relaxed) != 0;
+    if (!pinned || state_of(table_[number].state.load(std::memory_order_acquire)) != kPresent) return false;
+  }
+  return true;
+}
+
+}  // namespace memload

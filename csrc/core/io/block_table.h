@@ -1,0 +1,179 @@
+// What is known of the blocks of a set of remote files: which are in their mirror files, and which must stay there.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace memload {
+
+// The room that the blocks of all sets of a cache share, and the lock of their tables. It is one page of a file, or of
+// memory of this process alone. Any thread may call anything.
+class CacheRoom {
+ public:
+  // An empty path makes a room for this process and its children. Throws std::system_error.
+  static std::shared_ptr<CacheRoom> open(const std::string& path);
+  ~CacheRoom();
+  CacheRoom(const CacheRoom&) = delete;
+  CacheRoom& operator=(const CacheRoom&) = delete;
+
+  // Excludes all other threads, and all other processes that have the room; the kernel ends the lock of one that dies.
+  class Lock {
+   public:
+    explicit Lock(CacheRoom& room);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    std::unique_lock<std::mutex> threads_;
+    int file_;
+  };
+
+  // Whether no other process has the room. It is asked before a room is used.
+  [[nodiscard]] bool alone() const;
+  [[nodiscard]] std::uint64_t used() const noexcept;
+  // Corrects what is counted as used; for a room that was alone. What died may have left too much in the count.
+  void set_used(std::uint64_t bytes) noexcept;
+
+  // A number that changes whenever something may have happened that others wait for.
+  [[nodiscard]] std::uint32_t events() const noexcept;
+  // Tells all who wait that something has happened.
+  void announce() noexcept;
+  // Waits until events() is no longer `seen`, or for `patience`.
+  void wait(std::uint32_t seen, std::chrono::milliseconds patience) const noexcept;
+
+ private:
+  friend class BlockTable;
+  struct Page;
+  CacheRoom(int file, Page* page);
+
+  int file_;
+  Page* page_;
+  std::mutex mutex_;
+};
+
+// The blocks of one set. A block is `block_bytes` of a file, counted from its beginning; the last one of a file may be
+// shorter. The table is memory that processes share through a file, so that they download each block once:
+//
+//   absent --hold--> arriving --arrived--> present --evict--> leaving --gone--> absent
+//
+// A process pins blocks while it reads them or is about to, and a pinned block is not evicted. A process that ends,
+// however it ends, leaves pins and half done steps behind; the next one that looks clears them: each process holds a
+// lock of the kernel's on the number of its place in the table. Any thread may call anything.
+class BlockTable {
+ public:
+  static constexpr unsigned kPlaces = 64;
+
+  struct File {
+    std::uint64_t bytes = 0;
+    std::uint64_t first = 0;  // number of its first block
+  };
+
+  // What hold() found of blocks, each of which is pinned now.
+  struct Held {
+    std::vector<std::int64_t> claimed;   // arriving now, by the caller, who has to call arrived() or failed()
+    std::vector<std::int64_t> arriving;  // by somebody else
+    std::vector<std::int64_t> lacking;   // absent, and there is no room for them
+    std::vector<std::int64_t> doubtful;  // left by earlier processes; the caller has to call vouch() or discard()
+  };
+
+  // An empty path makes a table for this process alone. Throws std::system_error, and std::runtime_error if the file is
+  // no table of such files or all places are taken.
+  static std::shared_ptr<BlockTable> open(std::shared_ptr<CacheRoom> room, const std::string& path,
+                                          std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes);
+  ~BlockTable();
+  BlockTable(const BlockTable&) = delete;
+  BlockTable& operator=(const BlockTable&) = delete;
+
+  [[nodiscard]] std::uint64_t block_bytes() const noexcept { return block_bytes_; }
+  [[nodiscard]] std::int64_t blocks() const noexcept { return blocks_; }
+  [[nodiscard]] const std::vector<File>& files() const noexcept { return files_; }
+  [[nodiscard]] std::uint64_t bytes_of(std::int64_t block) const;
+  // Whether no other process had the table when it was opened.
+  [[nodiscard]] bool was_alone() const noexcept { return was_alone_; }
+  [[nodiscard]] const std::shared_ptr<CacheRoom>& room() const noexcept { return room_; }
+
+  // Pins these blocks for this process, and claims those that are absent as long as the room then holds at most `limit`
+  // bytes. With `again` they are pinned already. Throws std::out_of_range.
+  Held hold(std::span<const std::int64_t> blocks, std::uint64_t limit, bool again = false);
+  // Ends one pin of each.
+  void let_go(std::span<const std::int64_t> blocks);
+  // The bytes of a claimed block are in their file, and have this checksum.
+  void arrived(std::int64_t block, std::uint64_t checksum);
+  // Claimed blocks did not come; their pins stay.
+  void failed(std::span<const std::int64_t> blocks);
+  [[nodiscard]] std::uint64_t checksum(std::int64_t block) const;
+  // A doubtful block has the bytes of its checksum.
+  void vouch(std::int64_t block);
+  // A doubtful block is worth nothing: it is absent, and stays pinned.
+  void discard(std::int64_t block);
+  // Takes blocks that are present and pinned by nobody out of use, and returns them: their bytes may be removed now,
+  // and then gone() has to be called.
+  std::vector<std::int64_t> evict(std::span<const std::int64_t> blocks);
+  void gone(std::span<const std::int64_t> blocks);
+
+  // Says which blocks this process has a use for in the rest of its pass; others prefer to evict those of no use.
+  void want(std::span<const std::int64_t> blocks, bool wanted);
+  // Of each: 0 absent, 1 arriving, 2 present, 3 leaving; 4 is added if somebody has pinned it, 8 if another process
+  // wants it.
+  [[nodiscard]] std::vector<std::uint8_t> states(std::int64_t first, std::int64_t count) const;
+  // Pins all blocks at once, if all of them are present and beyond doubt.
+  [[nodiscard]] bool hold_all();
+  void let_go_all();
+  // Clears what processes left that have ended, and returns whether there was anything.
+  bool recover();
+
+  // Whether these bytes of a file are there and stay there: present and pinned by this process.
+  [[nodiscard]] bool holds(std::size_t file, std::size_t offset, std::size_t bytes) const noexcept;
+
+ private:
+  struct Block;
+  struct Head;
+  BlockTable(std::shared_ptr<CacheRoom> room, std::string path, std::uint64_t block_bytes, std::vector<File> files);
+  void attach();
+  void take_place();
+  [[nodiscard]] bool is_alive(unsigned place) const;
+  bool clear(std::uint64_t dead);
+  void claim(std::int64_t number, std::uint64_t limit, Held& held);
+  void free(std::int64_t number);
+  void check(std::span<const std::int64_t> blocks) const;
+  [[nodiscard]] std::size_t file_of(std::int64_t block) const;
+
+  const std::shared_ptr<CacheRoom> room_;
+  const std::string path_;
+  const std::uint64_t block_bytes_;
+  const std::vector<File> files_;
+  std::int64_t blocks_ = 0;
+  int file_ = -1;
+  std::size_t mapped_ = 0;
+  Head* head_ = nullptr;
+  Block* table_ = nullptr;
+  unsigned place_ = 0;
+  bool was_alone_ = false;
+  std::uint64_t born_ = 0;
+  // Pins of this process, of each block. The room's lock guards changes; readers look without it.
+  std::vector<std::atomic<std::uint32_t>> pins_;
+  std::atomic<std::uint32_t> whole_{0};
+};
+
+// Where a storage's bytes come from when they are absent: the table, the number of the file in it, and the object of
+// Python that fetches.
+struct Mirror {
+  std::shared_ptr<BlockTable> table;
+  std::size_t file = 0;
+  std::shared_ptr<void> origin;  // keeps it alive
+  void* handle = nullptr;        // the object itself
+
+  [[nodiscard]] bool holds(std::size_t offset, std::size_t bytes) const noexcept {
+    return table->holds(file, offset, bytes);
+  }
+};
+
+}  // namespace memload

@@ -1,0 +1,55 @@
+// Files that processes share as memory, and locks of the kernel's on their bytes.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <string>
+
+#include "core/base/error.h"
+
+namespace memload {
+
+// A lock of the kernel's on one byte, which belongs to the open file: F_RDLCK, F_WRLCK or F_UNLCK.
+inline int lock_byte(int file, int command, short kind, off_t at) {
+  struct flock lock{};
+  lock.l_type = kind;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = at;
+  lock.l_len = 1;
+  int done = 0;
+  do {
+    done = ::fcntl(file, command, &lock);
+  } while (done != 0 && errno == EINTR);
+  if (command == F_OFD_GETLK) return done == 0 && lock.l_type == F_UNLCK ? 0 : -1;
+  return done;
+}
+
+inline int memory_file(const char* name) {
+  const int file = ::memfd_create(name, MFD_CLOEXEC);
+  if (file < 0) throw_errno("the table of cached blocks: no memory for it");
+  return file;
+}
+
+inline int open_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) throw_errno(path + ": cannot open");
+  return file;
+}
+
+inline void* map_file(int file, std::size_t bytes, const std::string& path) {
+  struct stat info{};
+  if (::fstat(file, &info) != 0) throw_errno(path + ": cannot stat");
+  if (static_cast<std::size_t>(info.st_size) < bytes && ::ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    throw_errno(path + ": cannot grow");
+  }
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) throw_errno(path + ": cannot map");
+  return memory;
+}
+
+}  // namespace memload

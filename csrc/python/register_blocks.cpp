@@ -1,0 +1,124 @@
+// The blocks of remote files: their table, and which of them rows lie in.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/io/block_table.h"
+#include "python/block_rows.h"
+#include "python/columns.h"
+#include "python/register.h"
+
+namespace memload::python {
+namespace {
+
+namespace py = pybind11;
+
+py::array_t<std::int64_t> array_of_blocks(const std::vector<std::int64_t>& blocks) {
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(blocks.size()), blocks.data());
+}
+
+py::tuple hold_blocks(BlockTable& table, const Indices& blocks, std::uint64_t limit, bool again) {
+  BlockTable::Held held;
+  {
+    const WithoutGil released;
+    held = table.hold(view(blocks), limit, again);
+  }
+  return py::make_tuple(array_of_blocks(held.claimed), array_of_blocks(held.arriving), array_of_blocks(held.lacking),
+                        array_of_blocks(held.doubtful));
+}
+
+py::array_t<std::uint8_t> block_states(const BlockTable& table, std::int64_t first, std::int64_t count) {
+  const std::vector<std::uint8_t> found = table.states(first, count);
+  return py::array_t<std::uint8_t>(static_cast<py::ssize_t>(found.size()), found.data());
+}
+
+std::vector<std::uint64_t> first_blocks(const BlockTable& table) {
+  std::vector<std::uint64_t> found;
+  for (const BlockTable::File& file : table.files()) found.push_back(file.first);
+  return found;
+}
+
+void wait_for_events(const CacheRoom& room, std::uint32_t seen, double seconds) {
+  const WithoutGil released;
+  room.wait(seen, std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds)));
+}
+
+void register_room(py::module_& m) {
+  py::class_<CacheRoom, std::shared_ptr<CacheRoom>>(
+      m, "CacheRoom", "The room that the blocks of all sets of a cache share, counted in bytes.")
+      .def(py::init([](const std::string& path) { return CacheRoom::open(path); }), py::arg("path") = "",
+           "A file that the processes of a machine share; \"\": memory of this process. Raises OSError.")
+      .def_property_readonly("alone", &CacheRoom::alone, "Whether no other process has it.")
+      .def_property_readonly("used", &CacheRoom::used, "Bytes of all blocks that are there, arriving or leaving.")
+      .def("set_used", &CacheRoom::set_used, py::arg("nbytes"), "Correct the count, of a room that nobody else has.")
+      .def_property_readonly("events", &CacheRoom::events, "A number that changes when something may have happened.")
+      .def("announce", &CacheRoom::announce, "Wake all who wait.")
+      .def("wait", &wait_for_events, py::arg("seen"), py::arg("seconds"),
+           "Wait until `events` differs from `seen`, or so long.");
+}
+
+}  // namespace
+
+void register_block_table(py::module_& m) {
+  register_room(m);
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<BlockTable, std::shared_ptr<BlockTable>>(
+      m, "BlockTable", "The state of the blocks of some files, which the processes of a machine share.")
+      .def(py::init([](std::shared_ptr<CacheRoom> room, const std::string& path, std::uint64_t block_bytes,
+                       const std::vector<std::uint64_t>& file_bytes) {
+             return BlockTable::open(std::move(room), path, block_bytes, file_bytes);
+           }),
+           py::arg("room"), py::arg("path"), py::arg("block_bytes"), py::arg("file_bytes"),
+           "`path` \"\": for this process alone. Raises OSError, and RuntimeError for a file that is no such table.")
+      .def_property_readonly("room", &BlockTable::room)
+      .def_property_readonly("blocks", &BlockTable::blocks)
+      .def_property_readonly("block_bytes", &BlockTable::block_bytes)
+      .def_property_readonly("first_blocks", &first_blocks, "The first block of each file, and the end of the last.")
+      .def_property_readonly("was_alone", &BlockTable::was_alone,
+                             "Whether no other process had the table when it was opened.")
+      .def("bytes_of", &BlockTable::bytes_of, py::arg("block"))
+      .def("hold", &hold_blocks, py::arg("blocks"), py::arg("limit"), py::arg("again") = false,
+           "Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are "
+           "claimed, arriving by others, lacking room, doubtful.")
+      .def(
+          "let_go",
+          [](BlockTable& table, const Indices& blocks) {
+            const WithoutGil released;
+            table.let_go(view(blocks));
+          },
+          py::arg("blocks"), "End one pin of each.")
+      .def("arrived", &BlockTable::arrived, py::arg("block"), py::arg("checksum"), release)
+      .def(
+          "failed", [](BlockTable& table, const Indices& blocks) { table.failed(view(blocks)); }, py::arg("blocks"))
+      .def("checksum", &BlockTable::checksum, py::arg("block"))
+      .def("vouch", &BlockTable::vouch, py::arg("block"))
+      .def("discard", &BlockTable::discard, py::arg("block"))
+      .def(
+          "evict", [](BlockTable& table, const Indices& blocks) { return array_of_blocks(table.evict(view(blocks))); },
+          py::arg("blocks"), "Those of the blocks that may be removed now; `gone` has to follow.")
+      .def(
+          "gone", [](BlockTable& table, const Indices& blocks) { table.gone(view(blocks)); }, py::arg("blocks"))
+      .def(
+          "want", [](BlockTable& table, const Indices& blocks, bool wanted) { table.want(view(blocks), wanted); },
+          py::arg("blocks"), py::arg("wanted"), "Say whether this process has a use for them.")
+      .def("states", &block_states, py::arg("first"), py::arg("count"),
+           "Of each: 0 absent, 1 arriving, 2 present, 3 leaving; + 4 if pinned, + 8 if another process wants it.")
+      .def("hold_all", &BlockTable::hold_all, release, "Pin all blocks if all are present and beyond doubt.")
+      .def("let_go_all", &BlockTable::let_go_all, release)
+      .def("recover", &BlockTable::recover, release, "Clear what processes left that have ended.");
+}
+
+void register_blocks_of(py::module_& m) {
+  py::class_<BlocksOf>(m, "BlocksOf", "Finds the blocks in which rows of some fields lie.")
+      .def(py::init<const std::vector<PyColumn>&>(), py::arg("columns"))
+      .def("__call__", &BlocksOf::of, py::arg("rows"),
+           "(origin, its blocks in rising order) for each origin of mirrored storages. Raises IndexError.");
+}
+
+}  // namespace memload::python

@@ -1,0 +1,222 @@
+// The table of blocks that processes share: each block is claimed once, what is pinned stays, and what the dead leave
+// is cleared.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/io/block_table.h"
+#include "tests/check.h"
+
+namespace {
+
+using memload::BlockTable;
+using memload::CacheRoom;
+using Blocks = std::vector<std::int64_t>;
+
+constexpr std::uint64_t kBlock = 4096;
+constexpr std::uint64_t kPlenty = 1 << 30;
+
+class Folder {
+ public:
+  Folder() {
+    path_ = (std::filesystem::temp_directory_path() / "memload-blocks-XXXXXX").string();
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no folder");
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] std::string blocks() const { return path_ + "/blocks"; }
+  [[nodiscard]] std::shared_ptr<BlockTable> table() const {
+    return BlockTable::open(CacheRoom::open(path_ + "/room"), blocks(), kBlock, {3 * kBlock + 1, 2 * kBlock});
+  }
+
+ private:
+  std::string path_;
+};
+
+std::shared_ptr<BlockTable> own_table() {
+  return BlockTable::open(CacheRoom::open(""), "", kBlock, {3 * kBlock + 1, 2 * kBlock});
+}
+
+void bring(BlockTable& table, const Blocks& blocks) {
+  for (const std::int64_t block : table.hold(blocks, kPlenty).claimed) table.arrived(block, 0);
+}
+
+TEST(a_last_block_of_a_file_has_what_is_left) {
+  const auto table = own_table();
+  CHECK_EQ(table->blocks(), 6);
+  CHECK_EQ(table->bytes_of(2), kBlock);
+  CHECK_EQ(table->bytes_of(3), 1u);
+  CHECK_EQ(table->bytes_of(5), kBlock);
+  CHECK_THROWS(std::out_of_range, table->bytes_of(6));
+}
+
+TEST(bytes_are_held_only_where_they_are_present_and_pinned) {
+  const auto table = own_table();
+  CHECK(!table->holds(0, 0, 1));
+  const Blocks first{0};
+  CHECK(table->hold(first, kPlenty).claimed == first);
+  CHECK(!table->holds(0, 0, 1));
+  table->arrived(0, 7);
+  CHECK(table->holds(0, 0, kBlock));
+  CHECK(!table->holds(0, 0, kBlock + 1));
+  CHECK_EQ(table->checksum(0), 7u);
+  table->let_go(first);
+  CHECK(!table->holds(0, 0, 1));
+}
+
+TEST(a_second_pin_keeps_what_the_first_lets_go) {
+  const auto table = own_table();
+  const Blocks first{0};
+  bring(*table, first);
+  CHECK(table->hold(first, kPlenty).claimed.empty());
+  table->let_go(first);
+  CHECK(table->holds(0, 0, 1));
+  CHECK(table->evict(first).empty());
+  table->let_go(first);
+  CHECK(table->evict(first) == first);
+}
+
+TEST(room_is_taken_by_claims_and_given_back_by_what_goes_or_fails) {
+  const auto table = own_table();
+  const Blocks all{0, 1, 2};
+  const auto held = table->hold(all, 2 * kBlock);
+  CHECK(held.claimed == Blocks({0, 1}));
+  CHECK(held.lacking == Blocks({2}));
+  CHECK_EQ(table->room()->used(), 2 * kBlock);
+  table->arrived(0, 0);
+  table->failed(Blocks{1});
+  CHECK_EQ(table->room()->used(), kBlock);
+  CHECK(table->hold(Blocks{1, 2}, 2 * kBlock, /*again=*/true).claimed == Blocks({1}));
+  table->let_go(all);
+  CHECK(table->evict(Blocks{0, 1, 2}) == Blocks({0}));  // 1 is on its way, 2 is absent
+  table->gone(Blocks{0});
+  CHECK_EQ(table->room()->used(), kBlock);
+}
+
+TEST(a_block_is_claimed_by_one_of_two_tables_and_seen_by_both) {
+  const Folder folder;
+  const auto one = folder.table();
+  const auto other = folder.table();
+  CHECK(one->was_alone());
+  CHECK(!other->was_alone());
+  const Blocks first{0};
+  CHECK(one->hold(first, kPlenty).claimed == first);
+  CHECK(other->hold(first, kPlenty).arriving == first);
+  one->arrived(0, 0);
+  CHECK(other->holds(0, 0, 1));
+  one->let_go(first);
+  CHECK(one->evict(first).empty());  // the other has it pinned
+  other->let_go(first);
+  CHECK(one->evict(first) == first);
+}
+
+TEST(what_a_dead_process_left_is_cleared) {
+  const Folder folder;
+  const auto mine = folder.table();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto theirs = folder.table();
+    bring(*theirs, {0});
+    theirs->hold(Blocks{1}, kPlenty);  // and never downloaded
+    ::_exit(0);                        // without destructors
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+  CHECK(mine->hold(Blocks{1}, kPlenty).arriving == Blocks({1}));
+  CHECK(mine->recover());
+  CHECK(mine->hold(Blocks{1}, kPlenty, /*again=*/true).claimed == Blocks({1}));
+  CHECK(mine->evict(Blocks{0}) == Blocks({0}));
+  CHECK(!mine->recover());
+}
+
+TEST(blocks_of_earlier_processes_are_doubtful_until_somebody_vouches) {
+  const Folder folder;
+  {
+    const auto before = folder.table();
+    bring(*before, {0, 1});
+  }
+  const auto now = folder.table();
+  CHECK(now->hold(Blocks{0, 1}, kPlenty).doubtful == Blocks({0, 1}));
+  CHECK(!now->hold_all());
+  now->vouch(0);
+  now->discard(1);
+  const auto again = now->hold(Blocks{0, 1}, kPlenty, /*again=*/true);
+  CHECK(again.doubtful.empty());
+  CHECK(again.claimed == Blocks({1}));
+}
+
+TEST(a_set_that_is_there_can_be_held_as_a_whole) {
+  const auto table = own_table();
+  CHECK(!table->hold_all());
+  const Blocks all{0, 1, 2, 3, 4, 5};
+  bring(*table, all);
+  table->let_go(all);
+  CHECK(table->hold_all());
+  CHECK(table->holds(1, 0, 2 * kBlock));
+  CHECK(table->evict(all).empty());
+  table->let_go_all();
+  CHECK(!table->holds(1, 0, 1));
+  CHECK(table->evict(all) == all);
+}
+
+TEST(a_child_holds_nothing_of_what_its_parent_pinned) {
+  const auto table = own_table();
+  bring(*table, {0});
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(table->holds(0, 0, 1) ? 1 : 0);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+}
+
+TEST(a_table_of_other_blocks_is_refused) {
+  const Folder folder;
+  const auto table = folder.table();
+  CHECK_THROWS(std::runtime_error, BlockTable::open(table->room(), folder.blocks(), kBlock, {1}));
+  CHECK_THROWS(std::invalid_argument, BlockTable::open(table->room(), "", kBlock + 1, {1}));
+}
+
+// Threads bring, read, let go and evict; what is held is never taken away, and the count of bytes ends as it began.
+TEST(threads_never_see_a_held_block_leave) {
+  const auto table = own_table();
+  std::atomic<int> wrong{0};
+  const auto work = [&](std::int64_t seed) {
+    for (std::int64_t round = 0; round < 300; ++round) {
+      const Blocks block{(round * 7 + seed) % 6};
+      auto held = table->hold(block, kPlenty);
+      while (true) {
+        for (const std::int64_t claimed : held.claimed) table->arrived(claimed, 0);
+        if (held.arriving.empty()) break;
+        std::this_thread::yield();
+        held = table->hold(block, kPlenty, /*again=*/true);
+      }
+      const std::size_t file = block[0] < 4 ? 0 : 1;
+      const std::size_t at = static_cast<std::size_t>(block[0] < 4 ? block[0] : block[0] - 4) * kBlock;
+      if (!table->holds(file, at, 1)) ++wrong;
+      table->let_go(block);
+      table->gone(table->evict(block));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::int64_t seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+  const Blocks all{0, 1, 2, 3, 4, 5};
+  table->gone(table->evict(all));
+  CHECK_EQ(table->room()->used(), 0u);
+}
+
+}  // namespace
+
+int main() { return memload::test::run(); }

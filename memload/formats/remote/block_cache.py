@@ -1,0 +1,438 @@
+"""The blocks of one remote set: fetched, checked, kept in mirror files, and removed when others need their room.
+
+hold(blocks): pin -> claim what is absent -> request -> mirror file -> checksum -> present
+                          |
+                          +-- no room: blocks of farthest next use are removed first
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from memload._core import BlockTable, CacheRoom, Storage
+from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
+from memload.formats.remote.cache_folder import PINNED, PRESENT, CachedSet, CacheFolder, RemoteFile, evicted
+from memload.formats.remote.link import link
+from memload.formats.remote.objects import Objects
+from memload.sizes import format_size
+
+NEVER = np.iinfo(np.int32).max
+"""The next use of a block that no planned batch needs."""
+
+Blocks = NDArray[np.int64]
+
+_MOST_OF_A_REQUEST = 8 << 20  # bytes
+_LONGEST_WAIT = 120.0  # seconds without any progress, while other processes hold the room
+_LOOK_AGAIN = 1.0  # seconds after which it is asked whether processes have ended
+_VICTIMS = 64  # one of so many blocks is chosen at once: of a large cache many, since all states are looked at
+_STATE, _OTHERS = 3, 8  # of BlockTable.states: the bits of the state, and that another process wants the block
+
+
+class Counts:
+    """Counters of a cache in this process: bytes that were fetched, and blocks held that were there or were not."""
+
+    def __init__(self) -> None:
+        self.fetched_bytes = self.requests = self.hits = self.misses = self.evicted = 0
+
+
+class Mirrors:
+    """The mirror files of a set in a folder."""
+
+    def __init__(self, entry: CachedSet) -> None:
+        self._entry = entry
+        self._open: dict[int, int] = {}
+        self._lock = threading.Lock()
+        for file in entry.files:
+            if (entry.path / file.name).stat().st_size != file.nbytes:
+                raise ShardReadError(
+                    f"{entry.path / file.name}: the mirror file of a shard has another length than the shard; remove "
+                    f"the folder {entry.path}"
+                )
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return the descriptor of a file, and where it begins there."""
+        with self._lock:
+            if number not in self._open:
+                path = self._entry.path / self._entry.files[number].name
+                self._open[number] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return self._open[number], 0
+
+    def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
+        """Map a file, which errors call `name`."""
+        return Storage.mirror(str(self._entry.path / self._entry.files[number].name), name, table, number, origin)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for file in self._open.values():
+            os.close(file)
+        self._open.clear()
+
+
+class MirrorsInMemory:
+    """The mirror files of a set as parts of one file in memory."""
+
+    def __init__(self, files: Sequence[RemoteFile]) -> None:
+        self._files = files
+        ends = np.cumsum([-(-file.nbytes // 4096) * 4096 for file in files], dtype=np.int64)
+        self._begins = [0, *ends.tolist()]
+        self._file = os.memfd_create("memload-blocks", os.MFD_CLOEXEC)
+        os.ftruncate(self._file, self._begins[-1])
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return the descriptor of the file, and where a shard begins there."""
+        return self._file, self._begins[number]
+
+    def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
+        """Map the part of one shard, which errors call `name`."""
+        path, nbytes = f"/proc/self/fd/{self._file}", self._files[number].nbytes
+        return Storage.mirror(path, name, table, number, origin, self._begins[number], nbytes)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._file)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where the blocks of sets are kept: a folder, or None for RAM; and at most how many bytes."""
+
+    folder: str | None
+    nbytes: int
+
+
+class BlockCache:
+    """The blocks of one remote set, in this process.
+
+    Args:
+        objects: the objects of the set.
+        content: the bytes of its index.
+        files: its shards.
+        block_bytes: bytes of a block.
+        keeping: where blocks are kept.
+        address: where the set lies, by which another process opens it.
+
+    Raises:
+        OSError, FileExistsError, FormatError: the folder of the cache cannot be used.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        content: bytes,
+        files: Sequence[RemoteFile],
+        block_bytes: int,
+        keeping: Keeping,
+        address: Any,
+    ) -> None:
+        self.objects, self.keeping, self.address, self.files = objects, keeping, address, tuple(files)
+        self.counts = Counts()
+        self.folder: CacheFolder | None = None
+        self._entry: CachedSet | None = None
+        self.mirrors: Mirrors | MirrorsInMemory
+        if keeping.folder is None:
+            self.table = BlockTable(CacheRoom(), "", block_bytes, [file.nbytes for file in files])
+            self.mirrors = MirrorsInMemory(files)
+        else:
+            self.folder = CacheFolder(keeping.folder)
+            self._entry = self.folder.entry(objects.url, content, block_bytes, files)
+            self.table = self._entry.table(self.folder.room)
+            self.mirrors = Mirrors(self._entry)
+        weakref.finalize(self, self.mirrors.close)
+        self.limit = keeping.nbytes
+        self._firsts = np.asarray(self.table.first_blocks, dtype=np.int64)
+        self.next_use = np.full(self.table.blocks, NEVER, dtype=np.int32)
+        self._etags: dict[int, str] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._victims: deque[tuple[int, int]] = deque()
+        self._lock = threading.RLock()
+
+    @property
+    def room(self) -> CacheRoom:
+        """The room that the blocks share with those of other sets."""
+        return self.table.room
+
+    def storage(self, number: int) -> Storage:
+        """Return the mirror file of a shard, mapped. Its bytes are read only where they are held."""
+        return self.mirrors.map(number, self.objects.url_of(self.files[number].name), self.table, self)
+
+    def bytes_of(self, blocks: Blocks) -> int:
+        """Return the bytes of some blocks."""
+        if len(blocks) == 0:
+            return 0
+        numbers = np.searchsorted(self._firsts, blocks, side="right") - 1
+        sizes = np.fromiter((file.nbytes for file in self.files), np.int64, len(self.files))
+        at = (blocks - self._firsts[numbers]) * self.table.block_bytes
+        return int(np.minimum(self.table.block_bytes, sizes[numbers] - at).sum())
+
+    # What a pass calls, which does not wait.
+
+    def begin(self, blocks: Blocks) -> Blocks:
+        """Pin blocks and begin to fetch the absent ones; return those that are not there yet.
+
+        Raises:
+            MemorySpaceError: the cache cannot have all of them at once.
+        """
+        if (nbytes := self.bytes_of(blocks)) > self.limit:
+            raise MemorySpaceError(
+                f"{format_size(nbytes)} of {self.objects.url} are needed at once, in {len(blocks)} blocks, and its "
+                f"cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or shuffle "
+                "by memload.BlockShuffle, which reads neighbours together"
+            )
+        missing = self._step(blocks, again=False)
+        self.counts.misses += len(missing)
+        self.counts.hits += len(blocks) - len(missing)
+        return missing
+
+    def proceed(self, missing: Blocks) -> Blocks:
+        """Return which of the blocks that were begun are still not there.
+
+        Raises:
+            ShardReadError, FileNotFoundError, PermissionError: one of them cannot be fetched.
+            DiskSpaceError: the disk of the cache is full.
+        """
+        self._raise_of(missing)
+        return self._step(missing, again=True)
+
+    def let_go(self, blocks: Blocks) -> None:
+        """End a pin of each block."""
+        self.table.let_go(blocks)
+
+    # What everything else calls.
+
+    def hold(self, blocks: Blocks) -> None:
+        """Pin blocks, fetch the absent ones, and wait until all are there; `let_go` has to follow unless it raises.
+
+        Raises:
+            ShardReadError, FileNotFoundError, PermissionError, DiskSpaceError: as `proceed`.
+            MemorySpaceError: the room of the cache is too small for them.
+        """
+        link()  # refuses a forked process
+        blocks = np.asarray(blocks, dtype=np.int64)
+        patience = Patience(self)
+        missing = self.begin(blocks)
+        try:
+            while len(missing):
+                seen = self.room.events
+                missing = self.proceed(missing)
+                if len(missing):
+                    patience.wait(seen, missing)
+        except BaseException:
+            self.let_go(blocks)
+            raise
+
+    def _step(self, blocks: Blocks, *, again: bool) -> Blocks:
+        claimed, arriving, lacking, doubtful = self.table.hold(blocks, self.limit, again)
+        bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
+        missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
+        self._fetch(claimed)
+        while len(lacking) and self._make_room(lacking):
+            claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True)
+            missing += [claimed, arriving]
+            self._fetch(claimed)
+        return np.concatenate([*missing, lacking])
+
+    def _raise_of(self, blocks: Blocks) -> None:
+        if not self._errors:
+            return
+        for block in blocks.tolist():
+            if (error := self._errors.get(block)) is not None:
+                self._errors.clear()  # whoever tries again gets new requests
+                raise error
+
+    # Blocks of earlier processes.
+
+    def _is_sound(self, block: int) -> bool:
+        """Compare a block that an earlier process left with its checksum."""
+        number, offset, nbytes = self._place(block)
+        file, base = self.mirrors.place(number)
+        data = _pread(file, base + offset, nbytes)
+        if len(data) == nbytes and xxhash.xxh3_64_intdigest(data) == self.table.checksum(block):
+            self.table.vouch(block)
+            return True
+        self.table.discard(block)
+        return False
+
+    # Fetching.
+
+    def _place(self, block: int) -> tuple[int, int, int]:
+        """Return the number of the file of a block, its offset there, and its bytes."""
+        number = int(np.searchsorted(self._firsts, block, side="right")) - 1
+        offset = (block - int(self._firsts[number])) * self.table.block_bytes
+        return number, offset, min(self.table.block_bytes, self.files[number].nbytes - offset)
+
+    def _fetch(self, claimed: Blocks) -> None:
+        """Begin the requests for claimed blocks; neighbours are asked for at once."""
+        for block in claimed.tolist() if self._errors else ():
+            self._errors.pop(block, None)  # of an earlier request
+        most = max(1, _MOST_OF_A_REQUEST // self.table.block_bytes)
+        for first, count in _runs(np.sort(claimed), self._firsts, most):
+            try:
+                link().submit(self._fetch_run(first, count))
+            except BaseException:
+                self.table.failed(np.arange(first, first + count))
+                raise
+
+    async def _fetch_run(self, first: int, count: int) -> None:
+        number, begin, _ = self._place(first)
+        _, last, nbytes = self._place(first + count - 1)
+        end = last + nbytes
+        arrived = 0
+        try:
+            name, etag = self.files[number].name, self._etags.get(number, "")
+            part = await link().carried(end - begin, lambda: self.objects.part(name, begin, end, etag))
+            self._check(number, part.etag, part.size, begin)
+            file, base = self.mirrors.place(number)
+            data = memoryview(part.data)
+            for block in range(first, first + count):
+                _, offset, nbytes = self._place(block)
+                piece = data[offset - begin : offset - begin + nbytes]
+                _pwrite(file, piece, base + offset)
+                self.table.arrived(block, xxhash.xxh3_64_intdigest(piece))
+                arrived += 1
+            self.counts.fetched_bytes += end - begin
+            self.counts.requests += 1
+        except BaseException as error:
+            self._fail(range(first + arrived, first + count), error)
+
+    def _check(self, number: int, etag: str, size: int, begin: int) -> None:
+        """Raise ShardReadError unless an answer is of the object that this set has."""
+        known, file = self._etags.setdefault(number, etag), self.files[number]
+        if size != file.nbytes or known != etag:
+            url = self.objects.url_of(file.name)
+            what = f"{size} bytes instead of {file.nbytes}" if size != file.nbytes else "another ETag than before"
+            raise ShardReadError(
+                f"{url}: the object was replaced: it has {what}; open the set again", file=url, offset=begin
+            )
+
+    def _fail(self, blocks: range, error: BaseException) -> None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            folder = self.keeping.folder
+            error = DiskSpaceError(
+                f"{folder}: the disk of the cache is full; make room, or give a smaller cache_bytes= than "
+                f"{format_size(self.limit)}"
+            )
+        with self._lock:
+            for block in blocks:
+                self._errors[block] = error
+        self.table.failed(np.arange(blocks.start, blocks.stop))
+
+    # Eviction.
+
+    def _make_room(self, lacking: Blocks) -> bool:
+        """Remove blocks until there is room for some of those that lack it; return whether there is any."""
+        need = self.bytes_of(lacking[:1])
+        wanted = self.room.used + self.bytes_of(lacking) - self.limit
+        freed = 0
+        with self._lock:
+            while freed < wanted and (chosen := self._choose(wanted - freed)):
+                count = evicted(self.table, chosen, self.mirrors.place)
+                self.counts.evicted += count
+                freed += count
+        if freed < wanted and self.folder is not None and self._entry is not None:
+            freed += self.folder.make_room(wanted - freed, self._entry)
+        return bool(self.room.used + need <= self.limit)
+
+    def _choose(self, nbytes: int) -> list[int]:
+        """Return blocks of about so many bytes whose next use is farthest; none if all are pinned."""
+        chosen: list[int] = []
+        count = max(1, nbytes // self.table.block_bytes)
+        for fresh in (False, True):
+            if fresh:
+                self._victims.extend(self._farthest(count))
+            while self._victims and len(chosen) < count:
+                block, use = self._victims.popleft()
+                if self.next_use[block] == use:
+                    chosen.append(block)
+            if chosen:
+                break
+        return chosen
+
+    def _farthest(self, count: int) -> list[tuple[int, int]]:
+        """Return `count` blocks that may go, or more, with their next uses: the farthest of what nobody else wants."""
+        states = self.table.states(0, self.table.blocks)
+        free = np.flatnonzero((states & (_STATE | PINNED)) == PRESENT)
+        if len(free) == 0:
+            return []
+        keys = self.next_use[free].astype(np.int64) - (states[free] & _OTHERS != 0) * (np.int64(1) << 40)
+        count = min(max(count, len(free) // _VICTIMS), len(free))
+        some = np.argpartition(-keys, count - 1)[:count]
+        order = some[np.argsort(-keys[some], kind="stable")]
+        return list(zip(free[order].tolist(), self.next_use[free[order]].tolist(), strict=True))
+
+
+class Patience:
+    """Waits for blocks of a cache, and gives up where other processes keep the room for a long time.
+
+    Args:
+        cache: the cache.
+    """
+
+    def __init__(self, cache: BlockCache) -> None:
+        self._cache = cache
+        self._since = time.monotonic()
+        self._left = -1
+
+    def wait(self, seen: int, missing: Blocks, longest: float = _LOOK_AGAIN) -> None:
+        """Wait until something may have happened since `seen` was the number of events.
+
+        Raises:
+            MemorySpaceError: nothing has come for a long time, or can come.
+        """
+        cache = self._cache
+        if len(missing) != self._left:
+            self._left, self._since = len(missing), time.monotonic()
+        before = time.monotonic()
+        cache.room.wait(seen, longest)
+        if time.monotonic() - before >= longest:
+            cache.table.recover()
+        arriving = cache.table.states(0, cache.table.blocks) & _STATE == 1 if self._is_late else None
+        if arriving is not None and not arriving.any():
+            raise MemorySpaceError(
+                f"the cache of {cache.objects.url} has {format_size(cache.limit)}, all of it in use, and "
+                f"{format_size(cache.bytes_of(missing))} more are needed at once; give a larger cache_bytes="
+            )
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._since > self.longest
+
+    longest: ClassVar[float] = _LONGEST_WAIT
+
+
+def _runs(blocks: Blocks, firsts: Blocks, most: int) -> list[tuple[int, int]]:
+    """Return rising numbers of blocks as runs (first, count) of neighbours in one file, none longer than `most`."""
+    runs: list[tuple[int, int]] = []
+    ends = set(firsts.tolist())
+    for block in blocks.tolist():
+        if runs and runs[-1][0] + runs[-1][1] == block and block not in ends and runs[-1][1] < most:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((block, 1))
+    return runs
+
+
+def _pread(file: int, offset: int, nbytes: int) -> bytes:
+    pieces: list[bytes] = []
+    while nbytes and (piece := os.pread(file, nbytes, offset)):
+        pieces.append(piece)
+        nbytes -= len(piece)
+        offset += len(piece)
+    return b"".join(pieces)
+
+
+def _pwrite(file: int, data: memoryview, offset: int) -> None:
+    while len(data):
+        done = os.pwrite(file, data, offset)
+        data, offset = data[done:], offset + done

@@ -1,0 +1,266 @@
+"""The folder of a cache of remote blocks, which the sets and the processes of a machine share.
+
+cache/room                       counts the bytes of all blocks, and is the lock of their tables
+cache/KEY/set.json               which set it is, and the files that it has
+cache/KEY/blocks                 the table of its blocks: which are there, and their checksums
+cache/KEY/shard-00000.safetensors   a sparse file of the shard's layout, which has the blocks that are there
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from memload._core import BlockTable, CacheRoom
+from memload.errors import FormatError
+
+ROOM, SET, TABLE = "room", "set.json", "blocks"
+_FORMAT = "memload-cache"
+PRESENT, PINNED = 2, 4  # of BlockTable.states: the state, and the bit of a pin
+_STATE = 3
+_PUNCH, _KEEP_SIZE = 2, 1  # of fallocate(2)
+_AT_ONCE = 1 << 16  # blocks
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a set: its name under the set's address, and its bytes."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class CachedSet:
+    """A set in a cache.
+
+    Attributes:
+        path: its folder.
+        url: where the set lies.
+        block_bytes: bytes of a block.
+        files: its files.
+    """
+
+    path: Path
+    url: str
+    block_bytes: int
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def key(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole set."""
+        return sum(file.nbytes for file in self.files)
+
+    def table(self, room: CacheRoom) -> BlockTable:
+        """Open the table of its blocks. Raises OSError, and FormatError if it is damaged."""
+        try:
+            return BlockTable(room, str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files])
+        except RuntimeError as error:
+            raise FormatError(str(error)) from None
+
+    def remove_blocks(self, table: BlockTable, blocks: Sequence[int] | Any) -> int:
+        """Remove blocks that nobody has pinned; return the bytes."""
+        with contextlib.ExitStack() as opened:
+            descriptors: dict[int, int] = {}
+
+            def descriptor(number: int) -> int:
+                if number not in descriptors:
+                    descriptors[number] = os.open(self.path / self.files[number].name, os.O_RDWR | os.O_CLOEXEC)
+                    opened.callback(os.close, descriptors[number])
+                return descriptors[number]
+
+            return evicted(table, blocks, lambda number: (descriptor(number), 0))
+
+
+def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
+    """Take blocks out of a table and their bytes out of the mirror files; return how many bytes.
+
+    Args:
+        table: the table.
+        blocks: numbers of blocks; those that are pinned, or not there, stay as they are.
+        place: returns for the number of a file its descriptor, and where it begins there.
+    """
+    leaving = table.evict(np.asarray(blocks, dtype=np.int64))
+    freed, firsts = 0, np.asarray(table.first_blocks)
+    try:
+        for block in leaving.tolist():
+            number = int(np.searchsorted(firsts, block, side="right")) - 1
+            nbytes = table.bytes_of(block)
+            with contextlib.suppress(FileNotFoundError):  # somebody removed the mirror file
+                file, base = place(number)
+                punch(file, base + (block - int(firsts[number])) * table.block_bytes, nbytes)
+            freed += nbytes
+    finally:
+        table.gone(leaving)
+    return freed
+
+
+def punch(file: int, offset: int, nbytes: int) -> None:
+    """Give the bytes of a part of a file back to its file system; they read as zeros from then on. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    whole = -(-nbytes // 4096) * 4096
+    if libc.fallocate(file, _PUNCH | _KEEP_SIZE, offset, whole) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"a part of a mirror file cannot be given back: {os.strerror(code)}")
+
+
+class CacheFolder:
+    """The folder of a cache; it is made if it does not exist.
+
+    Raises:
+        FileExistsError: the path is a file, or a folder with other content than a cache's.
+        OSError: it cannot be made, or its file system cannot give parts of files back.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
+        self.path = Path(path).absolute()
+        if make:
+            self._make()
+        elif not (self.path / ROOM).is_file():
+            raise FileNotFoundError(f"{self.path}: no cache of remote blocks is here")
+        self.room = CacheRoom(str(self.path / ROOM))
+        if self.room.alone:
+            self.room.set_used(sum(self._used(one) for one in self.sets()))
+
+    def _make(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise FileExistsError(f"{self.path}: a file; cache= takes a folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / ROOM).exists():
+            if any(self.path.iterdir()):
+                raise FileExistsError(f"{self.path}: this folder has other content; give cache= an empty or a new one")
+            _check_punching(self.path)
+
+    def sets(self) -> list[CachedSet]:
+        """Return the sets that have a folder here."""
+        return [one for path in sorted(self.path.iterdir()) if (one := _set_at(path)) is not None]
+
+    def entry(self, url: str, content: bytes, block_bytes: int, files: Sequence[RemoteFile]) -> CachedSet:
+        """Return the folder of a set, with mirror files for its files; it is made if it does not exist.
+
+        Args:
+            url: where the set lies.
+            content: what tells this set from an earlier one at the same place: the bytes of its index.
+            block_bytes: bytes of a block.
+            files: its files.
+        """
+        key = xxhash.xxh3_128_hexdigest(f"{url}\n{block_bytes}\n".encode() + content)
+        one = CachedSet(self.path / key, url, block_bytes, tuple(files))
+        if not (one.path / SET).exists():
+            self._prepare(one)
+        return one
+
+    def _prepare(self, one: CachedSet) -> None:
+        """Make the folder of a set beside its place, and rename it, so that it is complete or not there."""
+        made = Path(tempfile.mkdtemp(prefix=".new-", dir=self.path))
+        try:
+            for file in one.files:
+                with (made / file.name).open("xb") as mirror:
+                    mirror.truncate(file.nbytes)
+            said = {"format": _FORMAT, "version": 1, "url": one.url, "block_bytes": one.block_bytes}
+            said["files"] = [[file.name, file.nbytes] for file in one.files]
+            (made / SET).write_text(json.dumps(said))
+            made.chmod(0o777 & ~_umask())
+            try:
+                made.rename(one.path)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise  # else another process was first
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def make_room(self, nbytes: int, but: CachedSet) -> int:
+        """Remove blocks of other sets, as far as no process uses them, until so many bytes are free of them."""
+        freed = 0
+        for one in sorted((one for one in self.sets() if one != but), key=lambda one: one.path.stat().st_mtime):
+            if freed >= nbytes:
+                break
+            for blocks in present(table := one.table(self.room)):
+                freed += one.remove_blocks(table, blocks)
+        return freed
+
+    def _used(self, one: CachedSet) -> int:
+        return held_bytes(one.table(self.room))
+
+    def clear(self, one: CachedSet) -> int:
+        """Remove a set, or if a process reads it the blocks that are not in use; return the bytes of blocks."""
+        table = one.table(self.room)
+        freed = sum(one.remove_blocks(table, blocks) for blocks in present(table))
+        if table.was_alone and held_bytes(table) == 0:
+            for name in [SET, TABLE, *(file.name for file in one.files)]:
+                (one.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody else has put a file there
+                one.path.rmdir()
+        return freed
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is the folder of a cache."""
+    return (Path(path) / ROOM).is_file()
+
+
+def present(table: BlockTable) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Yield numbers of blocks that are there and not pinned."""
+    for first in range(0, table.blocks, _AT_ONCE):
+        states = table.states(first, min(_AT_ONCE, table.blocks - first))
+        yield first + np.flatnonzero((states & (_STATE | PINNED)) == PRESENT)
+
+
+def held_bytes(table: BlockTable) -> int:
+    """Return the bytes of all blocks of a table that take room."""
+    total = 0
+    for first in range(0, table.blocks, _AT_ONCE):
+        states = table.states(first, min(_AT_ONCE, table.blocks - first)) & _STATE
+        total += sum(table.bytes_of(first + int(k)) for k in np.flatnonzero(states))
+    return total
+
+
+def _set_at(path: Path) -> CachedSet | None:
+    try:
+        said = json.loads((path / SET).read_text())
+        if said["format"] != _FORMAT or said["version"] != 1:
+            return None
+        files = tuple(RemoteFile(str(name), int(nbytes)) for name, nbytes in said["files"])
+        if any("/" in file.name or file.name in ("", ".", "..") for file in files):
+            return None
+        return CachedSet(path, str(said["url"]), int(said["block_bytes"]), files)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _check_punching(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"\0" * 8192)
+        file.flush()
+        try:
+            punch(file.fileno(), 0, 4096)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{folder}: its file system cannot give parts of files back ({error.strerror}); give cache= a folder "
+                "on ext4, XFS, Btrfs or tmpfs",
+            ) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

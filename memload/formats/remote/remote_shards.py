@@ -1,0 +1,242 @@
+"""Open a set of shards that lies in a store: its index is read, and its shards are fetched when they are needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memload._core import Storage
+from memload.columns.fields import AnyColumn, Field, row_nbytes
+from memload.errors import ShardFormatError
+from memload.formats.paths import PathLike
+from memload.formats.remote.block_cache import BlockCache, Keeping
+from memload.formats.remote.cache_folder import ROOM, SET, TABLE, RemoteFile
+from memload.formats.remote.objects import Address, Objects
+from memload.formats.shards.index import INDEX_NAME, ROWS_FOLDER, ShardIndex, ShardRecord, parse_index, tensors_of
+from memload.formats.shards.lookups import looked_up
+from memload.formats.shards.ragged_shards import MappedShard
+from memload.formats.shards.ragged_spec import RaggedSpec, offsets_name
+from memload.formats.shards.reading import check_tensors, fields_on
+from memload.formats.shards.safetensors_header import ShardLayout, TensorEntry, header_length, parse_header
+from memload.sizes import format_size, parse_size
+
+BLOCK, SMALL_BLOCK = 1 << 20, 1 << 16
+"""Bytes of a block; of a set with rows of more than LARGE_ROW bytes, so that little but the row itself is fetched."""
+LARGE_ROW = 256 << 10
+_LEAST_BLOCKS = 1024  # that a cache has room for, as far as blocks may be smaller: a batch of scattered rows takes many
+_HEADER_GUESS = 1 << 14  # bytes of a shard that are asked for, where the index does not say where its tensors lie
+LEAST_ROOM = 1 << 20
+DEFAULT_RAM = 1 << 30
+
+
+def opened_remote(path: Any, cache: PathLike | None, cache_bytes: int | str | None) -> dict[str, Field]:
+    """Return the fields of the set at `path`; arguments are those of `memload.open`, and errors as of `open_remote`.
+
+    Raises:
+        ValueError: `cache_bytes` is no size.
+    """
+    folder = None if cache is None else str(Path(cache).absolute())
+    if cache_bytes is not None:
+        nbytes = parse_size(cache_bytes)
+    elif folder is None:
+        nbytes = DEFAULT_RAM
+    else:
+        nbytes = _half_of_disk(Path(folder))
+    return open_remote(Address(path), Keeping(folder, nbytes))
+
+
+def _half_of_disk(folder: Path) -> int:
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    return max(LEAST_ROOM, shutil.disk_usage(there).free // 2)
+
+
+def open_remote(address: Address, keeping: Keeping) -> dict[str, Field]:
+    """Return the fields of the set at an address.
+
+    Raises:
+        FileNotFoundError, PermissionError: the store has no set there, or refuses it.
+        ShardReadError: the store failed again and again.
+        ShardFormatError: the index is malformed, or a shard does not fit it.
+        OSError, FileExistsError: the folder of the cache cannot be used.
+        ValueError: the address is malformed, or the room of the cache is too small.
+    """
+    if keeping.nbytes < LEAST_ROOM:
+        raise ValueError(f"cache_bytes is at least {format_size(LEAST_ROOM)}, got {format_size(keeping.nbytes)}")
+    shared = opened_set(SetAddress(address, "", keeping))
+    inner = opened_set(SetAddress(address, f"{ROWS_FOLDER}/", keeping))
+    if shared is None:
+        raise FileNotFoundError(f"{address.url}: no {INDEX_NAME} there, so this is no set of shards of memload's")
+    if inner is None:
+        return shared.fields()
+    return looked_up(address.url, shared.fields(), f"{address.url}/{ROWS_FOLDER}", inner.fields())
+
+
+@dataclass(frozen=True)
+class RemoteSet:
+    """A set in a store.
+
+    Attributes:
+        index: its index.
+        cache: its blocks in this process.
+    """
+
+    index: ShardIndex
+    cache: BlockCache
+
+    def fields(self) -> dict[str, Field]:
+        """Return the fields, whose rows are fetched when they are read."""
+        layouts = self._layouts()
+        wanted = [
+            (shard.file, layout.tensors[tensor].begin, layout.tensors[tensor].end)
+            for shard, layout in zip(self.index.shards, layouts, strict=True)
+            for tensor in self._small()
+        ]
+        read = iter(self.cache.objects.read_all(wanted))
+        shards = []
+        for number, (shard, layout) in enumerate(zip(self.index.shards, layouts, strict=True)):
+            parts = {layout.tensors[tensor].begin: next(read) for tensor in self._small()}
+            shards.append(MappedShard(self.cache.storage(number), layout, shard, _reader(parts)))
+        return fields_on(self.index, shards)
+
+    def _small(self) -> list[str]:
+        """Return the tensors of offsets, which are read when the set is opened."""
+        names: list[str] = []
+        for name, field in self.index.fields.items():
+            ragged = isinstance(field, RaggedSpec)
+            if ragged or field.codec is not None:
+                names.append(offsets_name(name))
+            if ragged and field.codec is not None:
+                names.append(f"{name}.blocks")
+        return names
+
+    def _layouts(self) -> list[ShardLayout]:
+        layouts = [_stated_layout(shard, self.index) for shard in self.index.shards]
+        unknown = [k for k, layout in enumerate(layouts) if layout is None]
+        for k, layout in zip(unknown, self._read_layouts([self.index.shards[k] for k in unknown]), strict=True):
+            layouts[k] = layout
+        checked = [layout for layout in layouts if layout is not None]
+        for shard, layout in zip(self.index.shards, checked, strict=True):
+            check_tensors(self.cache.objects.url_of(shard.file), layout, shard, self.index.fields)
+        return checked
+
+    def _read_layouts(self, shards: Sequence[ShardRecord]) -> list[ShardLayout]:
+        objects = self.cache.objects
+        starts = objects.read_all([(shard.file, 0, min(_HEADER_GUESS, shard.nbytes)) for shard in shards])
+        ends = []
+        for shard, start in zip(shards, starts, strict=True):
+            try:
+                ends.append(8 + header_length(start, shard.nbytes))
+            except ShardFormatError as error:
+                raise ShardFormatError(f"{objects.url_of(shard.file)}: {error}") from None
+        rest = objects.read_all(
+            [(s.file, min(len(start), end), end) for s, start, end in zip(shards, starts, ends, strict=True)]
+        )
+        found = []
+        for shard, start, more in zip(shards, starts, rest, strict=True):
+            try:
+                found.append(parse_header(start + more, shard.nbytes))
+            except ShardFormatError as error:
+                raise ShardFormatError(f"{objects.url_of(shard.file)}: {error}") from None
+        return found
+
+
+@dataclass(frozen=True)
+class SetAddress:
+    """By what another process finds the blocks of a set.
+
+    Attributes:
+        address: where the set lies.
+        folder: "", or that of a set inside it, with a slash at its end.
+        keeping: where blocks are kept.
+    """
+
+    address: Address
+    folder: str
+    keeping: Keeping
+
+    def storage(self, number: int) -> Storage:
+        """Return the mirror file of a shard, mapped in this process."""
+        found = opened_set(self)
+        if found is None:
+            raise FileNotFoundError(f"{self.address.url}: there is no {self.folder}{INDEX_NAME} any more")
+        return found.cache.storage(number)
+
+
+_caches: weakref.WeakValueDictionary[Any, BlockCache] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def opened_set(where: SetAddress) -> RemoteSet | None:
+    """Return the set at an address, or None if there is no index."""
+    objects = where.address.objects(where.folder)
+    try:
+        content = objects.read(INDEX_NAME)
+    except FileNotFoundError as error:
+        if "no such bucket" in str(error):
+            raise
+        return None
+    try:
+        index = parse_index(content)
+    except ShardFormatError as error:
+        raise ShardFormatError(f"{objects.url_of(INDEX_NAME)}: {error}") from error.__cause__
+    with _lock:
+        return RemoteSet(index, _cache_of(where, objects, index, content))
+
+
+def _cache_of(where: SetAddress, objects: Objects, index: ShardIndex, content: bytes) -> BlockCache:
+    """Return the blocks of a set, which a process has once for each address and keeping."""
+    key = (where, content, os.getpid())
+    known = _caches.get(key) if isinstance(where.address.given, str) else None
+    if known is not None:
+        return known
+    files, block = [RemoteFile(shard.file, shard.nbytes) for shard in index.shards], _block_bytes(index, where.keeping)
+    if {file.name for file in files} & {ROOM, SET, TABLE}:
+        raise ShardFormatError(f"{objects.url_of(INDEX_NAME)}: a shard has the name of a file of caches")
+    made = BlockCache(objects, content, files, block, where.keeping, where)
+    if isinstance(where.address.given, str):
+        _caches[key] = made
+    return made
+
+
+def _reader(parts: dict[int, bytes]) -> Callable[[int, int], bytes]:
+    return lambda begin, end: parts[begin][: end - begin]
+
+
+def _stated_layout(shard: ShardRecord, index: ShardIndex) -> ShardLayout | None:
+    """Return the layout that the index states; None if it states none."""
+    if shard.tensors is None:
+        return None
+    forms = tensors_of(index.fields, shard.rows, shard.items)
+    entries = {}
+    for name, (begin, end) in shard.tensors.items():
+        dtype, shape = forms.get(name, (torch.uint8, (end - begin,)))
+        entries[name] = TensorEntry(dtype, shape, begin, end)
+        if row_nbytes(dtype, shape) != end - begin:
+            raise ShardFormatError(
+                f"{shard.file}: tensor {name!r} has {row_nbytes(dtype, shape)} bytes, not {end - begin}"
+            )
+    return ShardLayout(entries, shard.nbytes)
+
+
+def _block_bytes(index: ShardIndex, keeping: Keeping) -> int:
+    largest = max(
+        (row_nbytes(f.dtype, f.shape) for f in index.fields.values() if not isinstance(f, RaggedSpec)), default=0
+    )
+    many = 1 << max(
+        0, (keeping.nbytes // _LEAST_BLOCKS).bit_length() - 1
+    )  # the largest power of two that leaves so many
+    return SMALL_BLOCK if largest > LARGE_ROW else min(max(many, SMALL_BLOCK), BLOCK)
+
+
+def origins_of(columns: Sequence[AnyColumn]) -> list[BlockCache]:
+    """Return what fetches the bytes of columns, each once; none for rows of files and of memory."""
+    found = {storage.origin: None for column in columns for storage in column.storages if storage.origin is not None}
+    return list(found)

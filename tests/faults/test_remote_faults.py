@@ -1,0 +1,158 @@
+"""Stores that fail, are slow and lie: what can be cured is, what cannot raises in the loop, and a resume is exact."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import memload
+from memload.formats.remote import objects
+
+ROWS = 600
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(objects, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(objects, "_LONGEST_PAUSE", 0.02)
+
+
+@pytest.fixture(scope="session")
+def faulty_set(tmp_path_factory, store_server):
+    """A local set that the bucket has, too: rows of 4 kB, none of whose bytes is 0."""
+    folder = tmp_path_factory.mktemp("faulty") / "faulty"
+    draw = torch.Generator().manual_seed(2)
+    images = torch.randint(1, 255, (ROWS, 4096), dtype=torch.uint8, generator=draw)
+    memload.write(folder, {"image": images, "y": torch.arange(ROWS)}, shard_bytes="512kB", progress=False)
+    store_server.put(folder, "faulty")
+    return folder
+
+
+def loader_of(ds, seed=0):
+    torch.manual_seed(seed)
+    return memload.FastLoader(ds, 16, shuffle=True)
+
+
+def assert_same(got, want):
+    for one, other in zip(got, want, strict=True):
+        assert torch.equal(one["image"], other["image"])
+        assert torch.equal(one["y"], other["y"])
+
+
+@pytest.mark.parametrize(
+    "faults", [[500] * 4, [503, 503], [429] * 5, ["cut"] * 3, ["drop"] * 3, [500, "cut", 429, "drop", 502]]
+)
+def test_what_passes_by_is_tried_again(faulty_set, proxy, faults):
+    ds = memload.open("s3://bucket/faulty", cache_bytes="64MB")
+    proxy.faults = list(faults)
+    want = list(loader_of(memload.open(faulty_set)))
+    assert_same(loader_of(ds), want)
+    assert not proxy.faults
+
+
+def test_an_index_is_tried_again(faulty_set, proxy):
+    proxy.faults = [500, "cut", 429]
+    assert len(memload.open("s3://bucket/faulty")) == ROWS
+
+
+def test_what_stays_raises_in_the_loop_and_a_resume_is_exact(faulty_set, proxy):
+    ds, want = memload.open("s3://bucket/faulty", cache_bytes="64MB"), list(loader_of(memload.open(faulty_set)))
+    proxy.always = ("shard-00003", 500)
+    loader, got = loader_of(ds), []
+    with pytest.raises(
+        memload.ShardReadError, match=r"s3://bucket/faulty/shard-00003.*: 8 attempts in .* failed"
+    ) as raised:
+        for batch in loader:
+            got.append({name: value.clone() for name, value in batch.items()})
+    assert raised.value.file == "s3://bucket/faulty/shard-00003.safetensors"
+    proxy.mend()
+    again = memload.FastLoader(ds, 16, shuffle=True)
+    again.load_state_dict(loader.state_dict())
+    assert_same([*got, *again], want)
+
+
+def test_a_replaced_object_is_an_error_and_never_mixed(faulty_set, proxy, store_server):
+    store_server.put(faulty_set, "replaced")
+    ds = memload.open("s3://bucket/replaced", cache_bytes="64MB")
+    ds[0]
+    first = sorted(faulty_set.glob("shard-*"))[0]
+    store_server.put_bytes(f"replaced/{first.name}", bytes(first.stat().st_size))
+    with pytest.raises(memload.ShardReadError, match=r"shard-00000.safetensors: the object was replaced"):
+        ds.select(range(120)).fields["image"].gather(torch.arange(120).numpy())
+
+
+def test_a_replaced_object_of_another_size_is_an_error(faulty_set, proxy, store_server):
+    store_server.put(faulty_set, "shorter")
+    ds = memload.open("s3://bucket/shorter")
+    first = sorted(faulty_set.glob("shard-*"))[0]
+    store_server.put_bytes(f"shorter/{first.name}", bytes(first.stat().st_size - 1))
+    with pytest.raises(memload.ShardReadError, match="the object was replaced"):
+        ds[0]
+
+
+def test_a_refusal_is_an_error_at_once(faulty_set, proxy):
+    ds = memload.open("s3://bucket/faulty")
+    proxy.requests.clear()
+    proxy.always = ("shard-", 403)
+    with pytest.raises(PermissionError, match="the store refuses it"):
+        ds[0]
+    assert len(proxy.ranges()) == 1
+    proxy.mend()
+    assert ds[0]["y"] == 0
+
+
+def test_a_forked_process_is_told_what_to_do(faulty_set, proxy):
+    ds = memload.open("s3://bucket/faulty")
+    child = os.fork()
+    if child == 0:
+        try:
+            ds[300]
+        except RuntimeError as error:
+            os._exit(7 if 'multiprocessing_context="spawn"' in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+_RANK = """
+    import sys, random, torch, memload
+    root, local, rank, begin = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    ds = memload.open("s3://bucket/faulty", cache=root, cache_bytes="1.6MB").as_tuple("image", "y")
+    want = memload.open(local).as_tuple("image", "y")
+    for epoch in range(begin, begin + 2):
+        torch.manual_seed(10 * epoch + rank)
+        for image, y in memload.FastLoader(ds, 8, shuffle=True):
+            for k, row in enumerate(y.tolist()):
+                assert torch.equal(image[k], want[row][0]), (epoch, row)
+            print(".", end="", flush=True)
+    print("whole")
+"""
+
+
+def _killed_rounds(faulty_set, folder, rounds, seed):
+    """Kill one of two ranks that share a cache at a random batch, `rounds` times; the other one has to end well."""
+    draw = random.Random(seed)
+    command = [sys.executable, "-c", textwrap.dedent(_RANK), str(folder), str(faulty_set)]
+    for number in range(rounds):
+        ranks = [
+            subprocess.Popen([*command, str(rank), str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for rank in range(2)
+        ]
+        ranks[0].stdout.read(draw.randrange(1, 60))
+        ranks[0].send_signal(signal.SIGKILL)
+        ranks[0].communicate()
+        said, error = ranks[1].communicate(timeout=300)
+        assert said.endswith(b"whole\n"), error.decode()
+
+
+def test_a_rank_that_is_killed_leaves_no_wrong_byte(faulty_set, proxy, tmp_path):
+    _killed_rounds(faulty_set, tmp_path / "cache", 1, 0)
+
+
+@pytest.mark.slow
+def test_ranks_that_are_killed_two_hundred_times_leave_no_wrong_byte(faulty_set, proxy, tmp_path):
+    _killed_rounds(faulty_set, tmp_path / "cache", 200, 1)
