@@ -40,6 +40,7 @@ QUICK = {
     "prediction.py": [],
     "ragged.py": [],
     "recordings.py": [],
+    "remote.py": [],
     "resize.py": [],
     "resume.py": [],
     "scaling.py": ["--device", "cpu", "--workloads", "W2", "--variants", "bf16"],
