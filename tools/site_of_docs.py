@@ -114,7 +114,7 @@ def _of_docs(markdown: str) -> str:
 def _commands() -> str:
     """Return the page with the help of each command, as the terminal shows it in 100 columns."""
     overview = _help()
-    names = re.findall(r"^    ([a-z-]+) ", overview, flags=re.MULTILINE)
+    names = re.findall(r"^    ([a-z-]+)(?: |$)", overview, flags=re.MULTILINE)
     parts = ["# Commands\n", _block(overview)]
     parts += [f"## memload {name}\n\n{_block(_help(name))}" for name in names]
     return "\n".join(parts)

@@ -71,7 +71,7 @@ def measured(strategy, precision="float32", rows=64):
         optimizer.zero_grad()
         peaks.append(_peak(step))
     peak = min(peaks)
-    buckets = {"gradient buckets": bucket_bytes(strategy)} if strategy.startswith("ddp") else {}
+    buckets = {"gradient buckets": bucket_bytes(model)} if strategy.startswith("ddp") else {}
     states = getattr(optimizer, "optim", optimizer).state.values()
     found = {
         "parameters": _bytes(net.parameters()),
@@ -88,17 +88,11 @@ def _bytes(tensors):
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def bucket_bytes(strategy):
-    """Return the bytes that DistributedDataParallel keeps beside gradients, once it has rebuilt its buckets."""
-    net, kept = Net(), []
-
-    def steps():
-        kept.append(spread(net, strategy)[0])
-        for _ in range(3):
-            net.zero_grad()
-            kept[0](torch.rand(64, 31)).mean().backward()
-
-    return sum(_allocations(steps)) - _bytes(p.grad for p in net.parameters())
+def bucket_bytes(model):
+    """Return the bytes of the buckets that DistributedDataParallel says it has, once rebuilt, beside gradients."""
+    said = model._get_ddp_logging_data()
+    assert said["has_rebuilt_buckets"]
+    return 0 if said["gradient_as_bucket_view"] else sum(map(int, said["rebuilt_bucket_sizes"].split(",")))
 
 
 def _peak(step):
