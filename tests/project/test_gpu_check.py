@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from repository import BENCHMARKS, ROOT
 
+import memload
+
+UNDER_TEST = Path(memload.__file__).parent.parent
 PARTS = ("gpu_bytes", "gpu_loader", "gpu_cast", "gpu_copy", "gpu_resident", "gpu_split", "scaling")
 PARTS += ("gpu_step", "gpu_offload")
 
@@ -79,13 +82,13 @@ def test_the_plot_shows_each_figure_that_has_a_target_as_a_share_of_it(tmp_path)
     part = {"benchmark": "gpu_copy", "gpu": {"name": "GPU", "commit": "0123456789abcdef"}, "figures": figures}
     kept = tmp_path / "gpu_a.json"
     kept.write_text(json.dumps({"parts": [part]}))
-    assert run(sys.executable, BENCHMARKS / "gpu_plot.py", kept, PYTHONPATH=str(ROOT)).returncode == 0
+    assert run(sys.executable, BENCHMARKS / "gpu_plot.py", kept, PYTHONPATH=str(UNDER_TEST)).returncode == 0
     image = kept.with_suffix(".svg").read_text()
     for text in ("W1: share", "0.8, wanted &gt;= 0.85", "0.02, wanted &lt;= 0.04", "commit 0123456789"):
         assert text in image, text
     assert "untold" not in image
     kept.write_text(json.dumps({"parts": [{**part, "figures": []}]}))
-    done = run(sys.executable, BENCHMARKS / "gpu_plot.py", kept, PYTHONPATH=str(ROOT))
+    done = run(sys.executable, BENCHMARKS / "gpu_plot.py", kept, PYTHONPATH=str(UNDER_TEST))
     assert done.returncode == 1
     assert "no figure with a target" in done.stderr
 

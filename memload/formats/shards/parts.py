@@ -423,7 +423,7 @@ def _is_foreign(target: Path) -> bool:
     try:
         names = [path.name for path in target.iterdir()]
     except FileNotFoundError:
-        return os.path.lexists(target)  # a link to nothing
+        return target.is_symlink() and not target.exists()  # a link to nothing; another writer may make it just now
     except NotADirectoryError:
         return target.parent.is_dir()
     return bool(names) and PARTS_FOLDER not in names  # another writer may just have made it

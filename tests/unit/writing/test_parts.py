@@ -658,6 +658,21 @@ def test_a_writer_that_was_taken_for_dead_says_so_if_the_other_is_not_done(tmp_p
     assert files_of(path) == []
 
 
+def test_a_folder_that_another_writer_makes_meanwhile_is_not_taken_for_other_content(tmp_path, monkeypatch):
+    path, look = tmp_path / "s", Path.iterdir
+
+    def makes_it_behind_the_look(self):
+        if self == path and not path.exists():
+            path.mkdir()
+            raise FileNotFoundError(path)
+        return look(self)
+
+    monkeypatch.setattr(Path, "iterdir", makes_it_behind_the_look)
+    memload.write_part(path, arrays(), part=0, parts=1)
+    memload.seal(path)
+    check_sealed(path)
+
+
 def test_many_processes_write_all_parts_and_seal_at_once(tmp_path):
     context = multiprocessing.get_context("forkserver")
     all_parts = {
