@@ -8,8 +8,9 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlparse
 
 from memload.errors import ShardReadError
 from memload.formats.packages import package
@@ -70,6 +71,8 @@ class Address:
         try:
             store = stores.from_url(self.url, client_options=options, retry_config={"max_retries": 0})
         except Exception as error:
+            if (path := urlparse(self.url)).scheme.lower() == "file" and not Path(unquote(path.path)).is_dir():
+                raise FileNotFoundError(f"{self.url}: there is no such folder on this machine") from None
             raise ValueError(f"{self.url}: not an address that obstore can open ({_said(error)})") from error
         return Objects(store, self.url, folder)
 

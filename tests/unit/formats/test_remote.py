@@ -260,6 +260,11 @@ def test_a_wrong_place_of_a_tensor_is_refused(sets, tmp_path, wrong):
         memload.open(folder)
 
 
+def test_an_address_of_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"file:///.*/none: there is no such folder on this machine"):
+        memload.open(f"file://{tmp_path}/none")
+
+
 def test_a_missing_set_or_bucket_and_wrong_arguments(sets, proxy, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"s3://bucket/nothing: no index.json there"):
         memload.open("s3://bucket/nothing")
