@@ -27,9 +27,12 @@ from memload.columns.ragged_fields import RaggedField
 from memload.columns.ragged_forms import Ragged
 from memload.columns.ragged_samples import Forms
 from memload.dataset.dataset import Dataset
+from memload.dataset.groups import GroupedDataset
 from memload.dataset.mapped import MappedDataset
 from memload.dataset.opening import from_arrays
 from memload.dataset.opening import open as open_dataset
+from memload.engine.gather_spec import NotNative
+from memload.engine.readers import resolve
 from memload.engine.tiers.choosing import Needs, TierChoice, choose, fits_on_disk
 from memload.engine.tiers.loading import loaded_elsewhere
 from memload.engine.tiers.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
@@ -53,6 +56,11 @@ def cached(
     """Return the samples of a mapped dataset as a dataset; see `MappedDataset.cache`."""
     root, wanted = _place(where, tier, options)
     results = Results(mapped)
+    if (name := _drawn_field(results.base)) is not None:
+        raise ValueError(
+            f"field {name!r}: the starts of its slices are drawn anew in each pass, and results of one pass would keep "
+            "its starts for ever: slice by hop= or at=, or leave the results uncached"
+        )
     stored = None if root is None else _StoredResults(results, root, version, progress)
     if wanted is Tier.AUTO:
         return _chosen(results, stored, progress)
@@ -60,6 +68,20 @@ def cached(
         return _in_memory(results, "", progress)
     kept = open_dataset(stored.filled())
     return stored.read(kept if wanted is Tier.MMAP else kept.with_tier(wanted, progress=progress, **options))
+
+
+def _drawn_field(base: Any) -> str | None:
+    """Return the name of a field whose rows are drawn anew in each pass; None if there is none."""
+    parts = base.members.values() if isinstance(base, GroupedDataset) else [base]
+    for part in parts:
+        try:
+            fields = resolve(part).fields
+        except NotNative:
+            continue
+        for name, field in fields.items():
+            if getattr(field.column, "draws", False):
+                return str(name)
+    return None
 
 
 def _place(

@@ -170,8 +170,8 @@ class MappedDataset(Dataset[Any]):
             tier_options: further arguments of the tier, such as ``cache_bytes=``; see ``Dataset.with_tier``.
 
         Raises:
-            ValueError: a function draws random numbers, or gives another result when it is called again; or it cannot
-                be hashed, and there is no version. Or `where` is a tier that reads files, without a directory for them.
+            ValueError: a function draws random numbers, or gives another result when it is called again; slices start
+                at random; or a function cannot be hashed, and there is no version. Or `where` is a tier that reads files, without a directory for them.
                 Or rows cannot form one field: they differ in dtype, in their number of axes, or along two axes.
             TypeError: a sample is not made of tensors, arrays, numbers and texts.
             RuntimeError: a function failed; the message names the rows, and the function's error is the cause.

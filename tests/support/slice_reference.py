@@ -44,8 +44,11 @@ def sample_times(start, samples, rate, offset):
     return [start + ns(offset) + periods(rate, k) for k in range(samples + 1)]
 
 
-def sampled(values, clock, edges, sampling, inside=(-math.inf, math.inf)):
-    """The samples at edges[:-1], and which of them are covered."""
+ALWAYS = (-math.inf, math.inf)
+
+
+def sampled(values, clock, edges, sampling, inside=ALWAYS):
+    """The samples at edges[:-1] of a slice of the interval `inside`, and which of them are covered."""
     found, mask = [], []
     for time, after in itertools.pairwise(edges):
         row = clock.last_at(time + SLACK)
@@ -63,37 +66,46 @@ def _zero(values, sampling):
     return np.zeros_like(values[0], dtype=_wide(values) if sampling in ("linear", "mean") else values.dtype)
 
 
+def _read(clock, row, inside):
+    """Which of two rows, this one and the next, belong to the interval; this one where neither does."""
+    within = [inside[0] <= clock.times[j] + SLACK < inside[1] for j in (row, row + 1) if j < len(clock.times)]
+    if not clock.joined(row) or not any(within[1:]):
+        return (row,)
+    return (row, row + 1) if within[0] else (row + 1,)
+
+
 def _sample(values, clock, time, after, row, sampling, inside):
     times = clock.times
     if sampling == "previous":
         return values[row]
+    near = _read(clock, row, inside)
     if sampling == "nearest":
-        later = clock.joined(row) and times[row + 1] - (time + SLACK) <= (time + SLACK) - times[row]
-        return values[row + later]
+        return values[near[-1] if times[near[-1]] - (time + SLACK) <= (time + SLACK) - times[near[0]] else near[0]]
     wide = _wide(values)
     if sampling == "linear":
-        first = values[row].astype(wide)
-        if not clock.joined(row) or times[row] >= time:
+        first = values[near[0]].astype(wide)
+        if len(near) < 2 or times[row] >= time:
             return first
         weight = np.float32(float(time - times[row]) / float(times[row + 1] - times[row]))
         return first + (values[row + 1].astype(wide) - first) * wide(weight)
-    rows = [j for j, one in enumerate(times) if time <= one + SLACK < after]
+    begin, end = max(time, inside[0]), min(after, inside[1])
+    rows = [j for j, one in enumerate(times) if begin <= one + SLACK < end]
     if rows and rows[0] > row and not clock.joined(row):
         rows = []
     kept = rows[:1]
     for j in rows[1:]:
-        if not clock.joined(j - 1) or times[j] + SLACK >= inside[1]:
+        if not clock.joined(j - 1):
             break
         kept.append(j)
     if not kept:
-        return values[row].astype(wide)
+        return values[near[0]].astype(wide)
     total = np.zeros(values.shape[1:], dtype=np.float64)
     for j in kept:
         total = total + values[j].astype(wide).astype(np.float64)
     return (total / len(kept)).astype(wide)
 
 
-def counted(spikes, edges, inside=(-math.inf, math.inf)):
+def counted(spikes, edges, inside=ALWAYS):
     """Counts of the spikes of each unit, lists of nanoseconds, in the bins between edges: (bins, units)."""
     out = np.zeros((len(edges) - 1, len(spikes)), dtype=np.int16)
     for unit, times in enumerate(spikes):

@@ -27,6 +27,17 @@ bool same(const SliceGrid& a, const SliceGrid& b) noexcept {
          a.offset == b.offset;
 }
 
+// Appends the limits of slices; those without any have the widest.
+void append_limits(const SliceTimes::Arrays& more, SliceTimes::Arrays& all) {
+  if (more.lows.empty()) {
+    all.lows.insert(all.lows.end(), more.starts.size(), kNever);
+    all.highs.insert(all.highs.end(), more.starts.size(), kAlways);
+  } else {
+    append(all.lows, more.lows);
+    append(all.highs, more.highs);
+  }
+}
+
 std::size_t product(std::size_t a, std::size_t b) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(a, b, &bytes)) {
@@ -50,7 +61,8 @@ class Finder {
     const std::int64_t row = look(time);
     if (outside(row, time)) return padding();
     if (row < 0) return at(0);
-    const bool next = clock_.joined(row) && clock_.time(row + 1) - time <= time - clock_.time(row);
+    if (enters(row)) return at(row + 1);
+    const bool next = follows(row) && clock_.time(row + 1) - time <= time - clock_.time(row);
     return at(next ? row + 1 : row);
   }
 
@@ -66,7 +78,8 @@ class Finder {
     const std::int64_t row = look(time + kSlack);
     if (outside(row, time + kSlack)) return padding();
     if (row < 0) return at(0);
-    if (!clock_.joined(row)) return at(row);
+    if (enters(row)) return at(row + 1);
+    if (!follows(row)) return at(row);
     const std::int64_t behind = time - clock_.time(row);
     const auto step = static_cast<double>(clock_.time(row + 1) - clock_.time(row));
     const auto weight = static_cast<float>(static_cast<double>(std::max<std::int64_t>(behind, 0)) / step);
@@ -74,15 +87,17 @@ class Finder {
   }
 
   Sample mean(std::int64_t k) noexcept {
-    const std::int64_t begin = grid_.time(start_, k) - kSlack;  // a row up to kSlack before the edge is in the bin
-    const std::int64_t end = grid_.time(start_, k + 1) - kSlack;
-    const std::int64_t holds = look(begin + 2 * kSlack);
-    if (outside(holds, begin + 2 * kSlack)) return padding();
+    const std::int64_t time = grid_.time(start_, k);
+    const std::int64_t begin = std::max(time, slice_.low) - kSlack;  // a row up to kSlack before is in the bin
+    const std::int64_t end = std::min(grid_.time(start_, k + 1), slice_.high) - kSlack;
+    const std::int64_t holds = look(time + kSlack);
+    if (outside(holds, time + kSlack)) return padding();
     const std::int64_t first = clock_.last_at(begin - 1, hint_) + 1;
     std::int64_t last = clock_.last_at(end - 1, hint_);
-    if (pads()) last = last_inside(first, last, holds);
-    if (last < first) return at(std::max<std::int64_t>(holds, 0));
-    return {recording_.first + first, last - first + 1, 0};
+    if (pads()) last = last_joined(first, last, holds);
+    if (last >= first) return {recording_.first + first, last - first + 1, 0};
+    if (holds < 0) return at(0);
+    return at(enters(holds) ? holds + 1 : holds);
   }
 
  private:
@@ -100,11 +115,21 @@ class Finder {
     return pads() && (time < slice_.low || time >= slice_.high || !clock_.holds(row, time));
   }
 
-  // The last of rows first to last that no gap parts from the row that holds, and that is in the slice.
-  [[nodiscard]] std::int64_t last_inside(std::int64_t first, std::int64_t last, std::int64_t holds) const noexcept {
+  // Whether row + 1 follows `row` without a gap, and begins before the slice's limit.
+  [[nodiscard]] bool follows(std::int64_t row) const noexcept {
+    return clock_.joined(row) && clock_.time(row + 1) + kSlack < slice_.high;
+  }
+
+  // Whether `row` begins before the slice's limits, and row + 1, which follows it, within them.
+  [[nodiscard]] bool enters(std::int64_t row) const noexcept {
+    return clock_.time(row) + kSlack < slice_.low && follows(row);
+  }
+
+  // The last of rows first to last that no gap parts from the row that holds.
+  [[nodiscard]] std::int64_t last_joined(std::int64_t first, std::int64_t last, std::int64_t holds) const noexcept {
     if (first > holds && !clock_.joined(holds)) return holds;
     std::int64_t row = first;
-    while (row < last && clock_.joined(row) && clock_.time(row + 1) + kSlack < slice_.high) ++row;
+    while (row < last && clock_.joined(row)) ++row;
     return std::min(row, last);
   }
 
@@ -160,15 +185,15 @@ SliceTimes SliceTimes::concat(const std::vector<const SliceTimes*>& members) {
   Arrays all;
   std::vector<std::int64_t> counts;
   std::vector<Selection> selections;
+  const bool limits =
+      std::any_of(members.begin(), members.end(), [](const SliceTimes* one) { return !one->arrays_->lows.empty(); });
   for (const SliceTimes* member : members) {
-    const SliceTimes& first = *members.front();
-    if (member->draws() != first.draws() || member->arrays_->lows.empty() != first.arrays_->lows.empty()) {
-      throw std::invalid_argument("slices at random starts or with padding, and slices without, are no one column");
+    if (member->draws() != members.front()->draws()) {
+      throw std::invalid_argument("slices at random starts and slices at given starts are no one column");
     }
     append(all.starts, member->arrays_->starts);
     append(all.spans, member->arrays_->spans);
-    append(all.lows, member->arrays_->lows);
-    append(all.highs, member->arrays_->highs);
+    if (limits) append_limits(*member->arrays_, all);
     append(counts, member->counts_);
     selections.push_back(member->selection_);
   }

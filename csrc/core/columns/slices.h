@@ -32,8 +32,9 @@ struct SliceGrid {
 // Immutable and cheap to copy.
 class SliceTimes {
  public:
-  // span: a slice starts at one of the span + 1 nanoseconds from `start` on, as is drawn. What lies before `low` or not
-  // before `high` is outside of the slice.
+  // span: a slice starts at one of the span + 1 nanoseconds from `start` on, as is drawn. [low, high) is the interval
+  // that it lies in: what is outside is padding where there is any, and no row that begins outside is read for a sample
+  // inside, except the row that holds where Sampling::previous or an interval in which no row begins asks for it.
   struct Slice {
     std::int64_t start;
     std::int64_t span;
@@ -44,7 +45,7 @@ class SliceTimes {
   struct Arrays {
     std::vector<std::int64_t> starts;
     std::vector<std::int64_t> spans;  // empty: nothing is drawn
-    std::vector<std::int64_t> lows;   // empty, as highs: nothing is outside
+    std::vector<std::int64_t> lows;   // empty, as highs: there are no limits
     std::vector<std::int64_t> highs;
   };
 
@@ -62,7 +63,7 @@ class SliceTimes {
   [[nodiscard]] Slice at(std::int64_t row) const noexcept;
 
   [[nodiscard]] SliceTimes select(std::span<const std::int64_t> rows) const;
-  // Recordings are numbered on. Throws std::invalid_argument if only some draw, or only some have an outside.
+  // Recordings are numbered on. Throws std::invalid_argument if only some draw.
   [[nodiscard]] static SliceTimes concat(const std::vector<const SliceTimes*>& members);
 
  private:

@@ -33,6 +33,10 @@ class Ranges(NamedTuple):
             np.maximum(self.low[mine], low[theirs]), np.minimum(self.high[mine], high[theirs]), self.tag[mine]
         )
 
+    def tag_of(self, times: Nanoseconds) -> Nanoseconds:
+        """Return the tag of the range that holds each of these times, which one does: int64 (n,)."""
+        return self.tag[np.searchsorted(self.low, times, side="right") - 1]
+
     def holds(self, times: Nanoseconds) -> np.ndarray:
         """Return for each time whether one of these ranges, which rise and do not overlap, holds it: bool (n,)."""
         if not len(self.low):

@@ -114,7 +114,9 @@ class Recording:
                 those of a bin, both as float32, or float64 of float64, int32 and int64. A bin in which no row begins
                 has the row that holds.
             within: where slices are cut: the name of a table of intervals, `memload.Intervals`, or pairs (start, stop)
-                in seconds. None: wherever all fields are.
+                in seconds. None: wherever all fields are. Rows that begin outside of the interval are not read: near
+                an edge, "nearest" and "linear" take the first or last row inside. Only "previous", and an interval in
+                which no row begins, takes the row that holds as the interval begins.
             at: starts in seconds, one for each slice, instead of `hop`, such as the onsets of stimuli.
             random: cut one slice, or so many, out of each interval, at a start that is drawn anew for each pass. A gap
                 parts an interval in two. Starts follow from the seed of the loader, and a resumed pass has the same.

@@ -189,8 +189,9 @@ class Chosen:
     Attributes:
         starts: nanoseconds, int64 (n,).
         spans: by how much later a slice may start, int64 (n,); empty if nothing is drawn.
-        lows: before which padding stands, int64 (n,); empty without padding.
-        highs: from which on padding stands.
+        lows: the beginning of the interval of each, int64 (n,); empty without intervals. No row before it is read, and
+            with padding, zeros stand there.
+        highs: the end of the interval of each.
         labels: the number of the interval or of the onset of each, int64 (n,).
     """
 
@@ -221,7 +222,7 @@ def _chosen(
     if request.at is not None:
         found = _at(nanoseconds(request.at, "at="), ranges, within, request)
     elif request.random:
-        found = _drawn(ranges, int(request.random))
+        found = _drawn(ranges, within, int(request.random))
     else:
         found = _hopping(ranges, within, pieces, request)
     if not len(found.starts):
@@ -271,23 +272,27 @@ def _allowed(
 def _at(starts: Nanoseconds, ranges: Ranges, within: Intervals | None, request: SliceRequest) -> Chosen:
     if starts.ndim != 1:
         raise TypeError(f"at= is one start for each slice, got {kind(request.at)} of shape {starts.shape}")
-    onsets = np.arange(len(starts))
-    if not request.pad:
-        onsets = onsets[ranges.holds(starts)]
-        return Chosen(starts[onsets], _NONE, _NONE, _NONE, onsets)
+    onsets = np.arange(len(starts)) if request.pad else np.flatnonzero(ranges.holds(starts))
     if within is None:
-        return Chosen(starts, _NONE, np.full_like(starts, _FROM), np.full_like(starts, _UNTIL), onsets)
+        return Chosen(starts[onsets], _NONE, _NONE, _NONE, onsets)
+    if not request.pad:
+        lows, highs = _limits(within, ranges.tag_of(starts[onsets]))
+        return Chosen(starts[onsets], _NONE, lows, highs, onsets)
     order = np.argsort(within.begins, kind="stable")
     place = np.searchsorted(within.begins[order], starts + SLACK, side="right") - 1
     inside = (place >= 0) & (starts + SLACK < within.ends[order][np.maximum(place, 0)])
-    mine = order[place[inside]]
-    return Chosen(starts[inside], _NONE, within.begins[mine], within.ends[mine], onsets[inside])
+    return Chosen(starts[inside], _NONE, *_limits(within, order[place[inside]]), onsets[inside])
 
 
-def _drawn(ranges: Ranges, repeats: int) -> Chosen:
+def _limits(within: Intervals | None, numbers: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
+    """The beginnings and ends of these intervals; none without intervals."""
+    return (_NONE, _NONE) if within is None else (within.begins[numbers], within.ends[numbers])
+
+
+def _drawn(ranges: Ranges, within: Intervals | None, repeats: int) -> Chosen:
     starts, spans = ranges.low + SLACK, np.maximum(ranges.high - ranges.low - 2 * SLACK, 0)
     starts, spans, labels = (np.repeat(one, repeats) for one in (starts, spans, ranges.tag))
-    return Chosen(starts, spans, _NONE, _NONE, labels)
+    return Chosen(starts, spans, *_limits(within, labels), labels)
 
 
 def _hopping(
@@ -303,16 +308,13 @@ def _hopping(
         first = low if request.pad else max(low, _first_in(ranges, low, high))
         count = int((high - first) / SECOND / float(hop)) + 2 if high > first else 0
         starts = first + periods(1 / hop, np.arange(count))
-        found.append((starts[starts + SLACK < high], tag, low, high))
-    starts = np.concatenate([one[0] for one in found]) if found else _NONE
-    labels, lows, highs = (
-        np.repeat(np.array([one[k] for one in found], dtype=np.int64), [len(one[0]) for one in found])
-        for k in (1, 2, 3)
-    )
-    if request.pad:
-        return Chosen(starts, _NONE, lows, highs, labels)
-    kept = ranges.holds(starts)
-    return Chosen(starts[kept], _NONE, _NONE, _NONE, labels[kept])
+        found.append((starts[starts + SLACK < high], tag))
+    starts = np.concatenate([one for one, _ in found]) if found else _NONE
+    labels = np.repeat(np.array([tag for _, tag in found], dtype=np.int64), [len(one) for one, _ in found])
+    if not request.pad:
+        kept = ranges.holds(starts)
+        starts, labels = starts[kept], labels[kept]
+    return Chosen(starts, _NONE, *_limits(within, labels), labels)
 
 
 def _first_in(ranges: Ranges, low: int, high: int) -> int:

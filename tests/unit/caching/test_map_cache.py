@@ -20,6 +20,7 @@ import memload
 from memload.caching import map_cache
 from memload.caching.map_results import Results
 from memload.cli.main import main
+from memload.dataset.mapped import MappedDataset
 from memload.engine.tiers.tier import Tier
 from memload.formats.shards.staging import being_written
 
@@ -546,3 +547,13 @@ def test_the_command_lists_and_removes(ds, tmp_path, capsys):
     assert main(["cache", "rm", str(tmp_path), "--all"]) == 0
     assert entries(tmp_path) == ["mine", "mine-0123456789abcdef"]
     assert main(["cache", "list", str(tmp_path / "missing")]) == 2
+
+
+def test_rows_that_are_drawn_anew_in_each_pass_are_not_cached(tmp_path):
+    session = memload.recording({"x": np.arange(600)}, clocks={"x": 60}, intervals=[(0, 5), (5, 10)])
+    drawn = session.slices(1.0, within="trials", random=True)
+    first = session.only("x").slices(1.0)
+    for base in (drawn, torch.utils.data.Subset(drawn, [0]), memload.concat({"a": drawn, "b": first})):
+        with pytest.raises(ValueError, match="field 'x': the starts of its slices are drawn anew in each pass"):
+            MappedDataset(base, dict).cache(tmp_path)
+    assert len(first.map(dict).cache("ram")) == len(first)

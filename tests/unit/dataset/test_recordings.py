@@ -102,6 +102,76 @@ def test_without_padding_the_slices_are_those_that_are_covered_as_a_whole(made, 
     assert kept == np.flatnonzero(whole).tolist()
 
 
+@given(
+    clocks(),
+    st.sampled_from(RATES),
+    st.integers(1, 6),
+    st.sampled_from(SAMPLINGS),
+    st.lists(st.floats(0, 3, width=32), min_size=2, max_size=5, unique=True),
+    st.booleans(),
+    st.data(),
+)
+def test_slices_of_intervals_read_the_rows_of_their_interval(made, rate, samples, sampling, edges, pad, data):
+    rows, clock, times = made
+    values, first = values_of(rows), times.times[0] / 1e9
+    near_rows = [one / 1e9 for one in data.draw(st.lists(st.sampled_from(times.times), max_size=3, unique=True))]
+    edges = sorted({ns(one) for one in [*(first + one for one in edges), *near_rows]})
+    within = [(a / 1e9, b / 1e9) for a, b in itertools.pairwise(edges)]
+    recording = memload.recording({"x": values}, clocks={"x": clock})
+    arguments = {"rates": {"x": rate}, "sampling": sampling, "within": within, "pad": pad}
+    starts = [*(data.draw(st.floats(a, b)) for a, b in within), *(a for a, _ in within)]
+    for how in ({"hop": Fraction(1, 3) / rate}, {"at": starts}, {} if pad else {"random": 2}):
+        try:
+            slices = recording.slices(samples / rate, **arguments, **how)
+        except ValueError as error:
+            if "no slice" not in str(error):
+                raise
+            continue
+        column = slices.fields["x"].column
+        lows, highs, found = column.times.lows, column.times.highs, column.times.starts
+        for i, row in enumerate(slices):
+            start = int(found[i]) + (drawn(int(column.times.spans[i]), 0, i) if "random" in how else 0)
+            inside = (int(lows[i]), int(highs[i]))
+            assert (inside[0] / 1e9, inside[1] / 1e9) in [(ns(a) / 1e9, ns(b) / 1e9) for a, b in within]
+            expected, mask = sampled(values, times, sample_times(start, samples, rate, 0), sampling, inside)
+            np.testing.assert_array_equal(row["x"].numpy(), expected)
+            assert mask.all() if not pad else (row["x_mask"].numpy() == mask).all()
+
+
+@given(
+    st.sampled_from(["nearest", "linear", "mean"]),
+    st.sampled_from(RATES),
+    st.integers(1, 5),
+    st.lists(st.integers(1, 200).map(lambda k: k / 40), min_size=1, max_size=6, unique=True),
+)
+def test_parts_of_adjacent_intervals_share_no_row(sampling, rate, samples, inner):
+    edges = [0.0, *sorted(inner), 6.0]
+    rows = np.eye(48, dtype=np.float32)  # whatever is made of a row shows where it lies
+    recording = memload.recording({"x": rows}, clocks={"x": (8, 0.01)}, intervals=list(itertools.pairwise(edges)))
+    try:
+        slices = recording.slices(samples / rate, hop=1 / 16, rates={"x": rate}, sampling=sampling, within="trials")
+    except ValueError:
+        return
+    times = 0.01 + np.arange(48) / 8
+    read = {}
+    for row in slices:
+        read.setdefault(int(row["interval"]), set()).update(row["x"].nonzero()[:, 1].tolist())
+    for number, found in read.items():
+        low, high = edges[number], edges[number + 1]
+        inside = np.flatnonzero((times >= low) & (times < high))
+        assert found <= set(inside.tolist()) or not len(inside)
+
+
+def test_previous_takes_the_row_that_holds_as_the_interval_begins_and_none_after_it():
+    recording = memload.recording({"x": np.arange(10)}, clocks={"x": 1}, intervals=[(2.5, 5.5)])
+    slices = recording.slices(3.0, within="trials", rates={"x": 2}, sampling="previous")
+    assert slices[0]["x"].tolist() == [2, 3, 3, 4, 4, 5]
+    nearest = recording.slices(3.0, within="trials", rates={"x": 2})
+    assert nearest[0]["x"].tolist() == [3, 3, 4, 4, 5, 5]
+    short = recording.slices(0.25, within=[(2.5, 2.75)], rates={"x": 4}, sampling="linear")
+    assert short[0]["x"].tolist() == [2.0]  # no row begins in the interval
+
+
 def _piece(times, time):
     """How many gaps lie before a time."""
     return sum(not times.joined(j) for j in range(times.last_at(time + reference.SLACK)))
