@@ -171,8 +171,9 @@ class MappedDataset(Dataset[Any]):
 
         Raises:
             ValueError: a function draws random numbers, or gives another result when it is called again; slices start
-                at random; or a function cannot be hashed, and there is no version. Or `where` is a tier that reads files, without a directory for them.
-                Or rows cannot form one field: they differ in dtype, in their number of axes, or along two axes.
+                at random; or a function cannot be hashed, and there is no version. Or `where` is a tier that reads
+                files, without a directory for them. Or rows cannot form one field: they differ in dtype, in their
+                number of axes, or along two axes.
             TypeError: a sample is not made of tensors, arrays, numbers and texts.
             RuntimeError: a function failed; the message names the rows, and the function's error is the cause.
             DiskSpaceError, MemoryError: less than 1.2 times the bytes of all results are free.
