@@ -11,6 +11,7 @@ from memload.cli.charts import BOUND, Bar, check_ending, draw_bars, save
 from memload.cli.described import described, of_field
 from memload.cli.options import stated
 from memload.cli.output import answer
+from memload.cli.recordings import info_of, recordings_at
 from memload.columns.fields import Field, describe
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open  # noqa: A004 - memload's own
@@ -23,10 +24,14 @@ from memload.sizes import format_size
 def run(options: argparse.Namespace) -> int:
     """Print the fields, the number of files, how each field is read, and advice on expensive rows.
 
-    If the arrays of a file do not form one dataset, each is listed by itself, also those that cannot be read.
+    A recording is told by its fields, clocks and intervals. If the arrays of a file do not form one dataset, each is
+    listed by itself, also those that cannot be read.
     """
     given = stated(options)
     check_ending(options.plot, "--plot")
+    if len(options.path) == 1 and not given and (recorded := recordings_at(options.path)):
+        answer(options, *info_of(recorded[0], options))
+        return 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LayoutWarning)
         try:

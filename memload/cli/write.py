@@ -14,6 +14,8 @@ from memload.cli.cast_options import cast_of
 from memload.cli.described import described
 from memload.cli.options import WRITE_USAGE, stated
 from memload.cli.output import answer, plain
+from memload.cli.recordings import described as described_recording
+from memload.cli.recordings import recordings_at, write_all
 from memload.cli.source_options import name_and_value, open_sources
 from memload.dataset.dataset import Dataset
 from memload.errors import LayoutWarning
@@ -32,17 +34,36 @@ _OF_IMAGES = (
     *("skip_damaged", "skip_unmatched"),
 )
 _NOT_IN_PARTS = ("images", "append")
+_NOT_FOR_RECORDINGS = ("rows", "mask", "scale", "cast", "on", "how", "append", "part")
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print what was written."""
-    if options.part is not None:
+    if recordings := _recordings(options):
+        written = write_all(
+            recordings, Path(options.paths[-1]), codec=_conversions(options)["codec"], **_of_target(options)
+        )
+        text = "\n".join(f"{place}: {recording}" for place, recording in written.items())
+        documents = {place: described_recording(recording) for place, recording in written.items()}
+        answer(options, text, {"path": options.paths[-1], "recordings": documents})
+    elif options.part is not None:
         part = _write_part(options)
         answer(options, part, {"path": options.paths[-1], **plain(part)})
     else:
         dataset = _write_images(options) if options.images else _write_sources(options)
         answer(options, dataset, {"path": options.paths[-1], **described(dataset)})
     return 0
+
+
+def _recordings(options: argparse.Namespace) -> list[Path]:
+    """Return the sources if all are recordings, and no option asks for arrays of files instead."""
+    if options.images or len(options.paths) < 2 or stated(options):
+        return []
+    found = recordings_at(options.paths[:-1])
+    surplus = _given(options, (*_OF_IMAGES, *_NOT_FOR_RECORDINGS)) if found else []
+    if surplus:
+        raise ValueError(f"{', '.join(surplus)}: not for recordings, whose fields differ in their rows")
+    return found
 
 
 def _write_images(options: argparse.Namespace) -> Dataset:

@@ -139,6 +139,13 @@ class Clock:
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"gap= is a number of seconds, more than 0, got {self.gap}")
 
+    @classmethod
+    def at_nanoseconds(cls, times: Nanoseconds, gap: float | None = None, unit: str = "") -> Clock:
+        """Return the clock of rows at these nanoseconds, which are not rounded; raises as the class."""
+        clock = cls(timestamps=(), gap=gap, unit=unit)
+        object.__setattr__(clock, "_times", _apart(np.asarray(times, dtype=np.int64)))
+        return clock
+
     @property
     def is_regular(self) -> bool:
         """Whether it has a rate and a start, rather than timestamps."""
@@ -218,7 +225,11 @@ class Clock:
 
 
 def _rising(timestamps: Any) -> Nanoseconds:
-    times = nanoseconds(timestamps, "timestamps")
+    return _apart(nanoseconds(timestamps, "timestamps"))
+
+
+def _apart(times: Nanoseconds) -> Nanoseconds:
+    """Return times of rows that rise, and are far enough apart."""
     if times.ndim != 1:
         raise ValueError(f"timestamps are one number for each row, got shape {times.shape}")
     steps = np.diff(times)

@@ -61,6 +61,14 @@ class Intervals:
         object.__setattr__(self, "start", begins / SECOND)
         object.__setattr__(self, "stop", ends / SECOND)
 
+    @classmethod
+    def at_nanoseconds(cls, begins: Nanoseconds, ends: Nanoseconds, columns: Mapping[str, Any]) -> Intervals:
+        """Return the intervals from and to these nanoseconds, which are not rounded; raises as the class."""
+        made = cls(begins / SECOND, ends / SECOND, columns)
+        object.__setattr__(made, "begins", begins)
+        object.__setattr__(made, "ends", ends)
+        return made
+
     def __len__(self) -> int:
         return len(self.begins)
 
@@ -127,7 +135,7 @@ class Intervals:
 
     def _of(self, numbers: NDArray[np.int64]) -> Intervals:
         columns = {name: values[numbers] for name, values in self.columns.items()}
-        return Intervals(self.start[numbers], self.stop[numbers], columns)
+        return Intervals.at_nanoseconds(self.begins[numbers], self.ends[numbers], columns)
 
     def __repr__(self) -> str:
         if not len(self):
@@ -136,7 +144,7 @@ class Intervals:
         return f"Intervals({len(self):,} from {self.start.min()} to {self.stop.max()} s{columns})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Intervals, (self.start, self.stop, dict(self.columns))
+        return Intervals.at_nanoseconds, (self.begins, self.ends, dict(self.columns))
 
 
 def as_intervals(name: str, given: Any) -> Intervals:

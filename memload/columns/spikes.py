@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,13 @@ from memload.columns.clocks import SECOND, Nanoseconds, nanoseconds
 from memload.columns.numbers import kind
 
 MOST_IN_A_BIN = 2**15 - 1
+
+
+class Units(NamedTuple):
+    """The names of units, and the nanoseconds of the spikes of each, rising."""
+
+    names: tuple[Any, ...]
+    times: list[Nanoseconds]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,23 +54,27 @@ class Spikes:
             _ = self.events
             object.__setattr__(self, "times", None)  # which `events` has
 
+    @classmethod
+    def at_nanoseconds(cls, units: Callable[[], Units], begin: int, end: int) -> Spikes:
+        """Return the spikes that a function gives when they are needed, recorded between two nanoseconds."""
+        spikes = cls(units, begin / SECOND, end / SECOND)
+        vars(spikes).update(begin=begin, end=end)
+        return spikes
+
     @functools.cached_property
-    def _units(self) -> tuple[tuple[Any, ...], list[Nanoseconds]]:
+    def units(self) -> Units:
         """The names of the units, and their spikes in nanoseconds."""
-        names, arrays = _by_unit(self.times() if callable(self.times) else self.times)
-        found = [nanoseconds(one, f"the spikes of unit {name!r}") for name, one in zip(names, arrays, strict=True)]
-        for name, one in zip(names, found, strict=True):
-            if one.ndim != 1:
-                raise ValueError(f"the spikes of unit {name!r} are one number each, got shape {one.shape}")
-        if not sum(map(len, found)):
-            what = f"{len(names):,} units have no spikes" if names else "there are no units"
+        given = self.times() if callable(self.times) else self.times
+        found = given if isinstance(given, Units) else _in_nanoseconds(given)
+        if not sum(map(len, found.times)):
+            what = f"{len(found.names):,} units have no spikes" if found.names else "there are no units"
             raise ValueError(f"{what}: leave such spikes out of the recording")
-        return names, [np.sort(one) for one in found]
+        return found
 
     @functools.cached_property
     def events(self) -> _core.Events:
         """All spikes in the order of their times, as the engine reads them."""
-        _, found = self._units
+        found = self.units.times
         every = np.concatenate(found)
         units = np.repeat(np.arange(len(found), dtype=np.int32), [len(one) for one in found])
         order = np.argsort(every, kind="stable")
@@ -72,37 +83,37 @@ class Spikes:
     @property
     def names(self) -> tuple[Any, ...]:
         """The names of the units, in the order of counts."""
-        return self._units[0]
+        return self.units.names
 
     @functools.cached_property
     def begin(self) -> int:
         """The nanosecond from which on spikes were recorded."""
         if self.start is not None:
             return int(nanoseconds(self.start, "start="))
-        return min(int(one[0]) for one in self._units[1] if len(one))
+        return min(int(one[0]) for one in self.units.times if len(one))
 
     @functools.cached_property
     def end(self) -> int:
         """The nanosecond up to which spikes were recorded."""
         if self.stop is not None:
             return max(int(nanoseconds(self.stop, "stop=")), self.begin + 1)
-        return max(int(one[-1]) for one in self._units[1] if len(one)) + 1
+        return max(int(one[-1]) for one in self.units.times if len(one)) + 1
 
     def __len__(self) -> int:
-        return sum(map(len, self._units[1]))
+        return sum(map(len, self.units.times))
 
     @property
     def silent(self) -> int:
         """How many units have no spike."""
-        return sum(not len(one) for one in self._units[1])
+        return sum(not len(one) for one in self.units.times)
 
     def of_unit(self, position: int) -> Any:
         """Return the times of one unit in seconds, rising: float64 (spikes,)."""
-        return self._units[1][position] / SECOND
+        return self.units.times[position] / SECOND
 
     def check_bins(self, name: str, nanoseconds_of_bin: int) -> None:
         """Raise ValueError if more spikes of a unit could lie in one bin than its counts can hold."""
-        for unit, times in zip(*self._units, strict=True):
+        for unit, times in zip(*self.units, strict=True):
             if len(times) <= MOST_IN_A_BIN:
                 continue
             if (times[MOST_IN_A_BIN:] - times[:-MOST_IN_A_BIN]).min() < nanoseconds_of_bin:
@@ -112,16 +123,24 @@ class Spikes:
                 )
 
     def __repr__(self) -> str:
-        if "_units" not in vars(self):
+        if "units" not in vars(self):
             return "Spikes(not yet read)"
-        every = [one for one in self._units[1] if len(one)]
+        every = [one for one in self.units.times if len(one)]
         first, last = min(one[0] for one in every) / SECOND, max(one[-1] for one in every) / SECOND
         silent = f", {self.silent:,} of them silent" if self.silent else ""
         return f"Spikes({len(self):,} of {len(self.names):,} units{silent} from {first} to {last} s)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        times = {name: one / SECOND for name, one in zip(*self._units, strict=True)}
-        return Spikes, (times, self.begin / SECOND, self.end / SECOND)
+        return Spikes.at_nanoseconds, (functools.partial(Units, *self.units), self.begin, self.end)
+
+
+def _in_nanoseconds(given: Any) -> Units:
+    names, arrays = _by_unit(given)
+    found = [nanoseconds(one, f"the spikes of unit {name!r}") for name, one in zip(names, arrays, strict=True)]
+    for name, one in zip(names, found, strict=True):
+        if one.ndim != 1:
+            raise ValueError(f"the spikes of unit {name!r} are one number each, got shape {one.shape}")
+    return Units(names, [np.sort(one) for one in found])
 
 
 def _by_unit(times: Any) -> tuple[tuple[Any, ...], list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open as open_dataset
+from memload.dataset.recordings.opening import open_recording
+from memload.dataset.recordings.recording import Recording
 from memload.formats.arrays import borrow_array
 from memload.formats.codecs.by_field import Codecs, check_known
 from memload.formats.codecs.by_field import words_of as words_of_codecs
@@ -23,13 +25,44 @@ from memload.progress import note
 from memload.writing.conversion import Conversion, Conversions, words_of
 from memload.writing.copying import converted_row_bytes, copy_row_source, copy_rows, row_source_of, rows_of
 from memload.writing.ragged_row_source import RaggedRowSource
+from memload.writing.recordings import write_recording
 from memload.writing.row_sources import RowSource
 from memload.writing.writer import ShardWriter
 
 
+@overload
+def write(
+    path: str | Path,
+    data: Recording,
+    *,
+    shard_bytes: int | str = ...,
+    codec: Codecs = ...,
+    resume: bool = ...,
+    progress: bool | None = ...,
+) -> Recording: ...
+
+
+@overload
 def write(
     path: str | Path,
     data: Dataset | Mapping[str, Any] | Iterable[Mapping[str, Any]],
+    *,
+    rows: Any = ...,
+    mask: Any = ...,
+    scale: Any = ...,
+    cast: Any = ...,
+    shard_bytes: int | str = ...,
+    append: bool = ...,
+    codec: Codecs = ...,
+    resume: bool = ...,
+    progress: bool | None = ...,
+    ragged: Iterable[str] | Mapping[str, int] = ...,
+) -> Dataset: ...
+
+
+def write(
+    path: str | Path,
+    data: Recording | Dataset | Mapping[str, Any] | Iterable[Mapping[str, Any]],
     *,
     rows: Any = None,
     mask: Any = None,
@@ -41,7 +74,7 @@ def write(
     resume: bool = True,
     progress: bool | None = None,
     ragged: Iterable[str] | Mapping[str, int] = (),
-) -> Dataset:
+) -> Recording | Dataset:
     """Write a directory of shards and return it opened; an interrupted write leaves nothing that opens.
 
     Rows are selected, masked, scaled and cast in this order. Memory in use stays below 128 MiB, or below eight rows
@@ -52,7 +85,8 @@ def write(
         path: the directory to create.
         data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
             mapping from names to tensors, arrays, numbers or texts. Arrays of rows that differ in length are
-            `memload.ragged`; texts are a list of str.
+            `memload.ragged`; texts are a list of str. Of a `memload.Recording`, a folder is made with a set for each
+            field and the clocks, spikes and intervals beside them; see docs/recordings.md.
         rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
         mask: a bool array of the shape of a row, or of a row's first axes, or a .npy file of it. Elements where it is
             true are kept, in C order, as one axis. It applies to every field whose rows begin with its shape; a dict
@@ -94,6 +128,12 @@ def write(
         >>> memload.write(path + "-roi", {"betas": betas}, mask=roi, scale=1 / 300, cast="bfloat16")[0]["betas"]
         tensor([1.0000, 0.5000], dtype=torch.bfloat16)
     """
+    if isinstance(data, Recording):
+        _refuse_for_recording(
+            rows=rows, mask=mask, scale=scale, cast=cast, append=append or None, ragged=ragged or None
+        )
+        write_set = partial(write, shard_bytes=shard_bytes, resume=resume, progress=progress)
+        return open_recording(write_recording(path, data, write_set, codec, resume, progress))
     conversions = Conversions(mask, scale, cast)
     row_source = row_source_of(data, rows)
     if row_source is None:
@@ -124,6 +164,14 @@ def write(
             writer.compress(_by_sample(codec, row_source, chosen, progress))
         copy_row_source(writer, row_source, chosen, progress)
     return open_dataset(path)
+
+
+def _refuse_for_recording(**options: Any) -> None:
+    given = [f"{name}=" for name, value in options.items() if value is not None]
+    if given:
+        raise TypeError(
+            f"{', '.join(given)}: not for a recording, whose fields differ in rows; write a field by itself"
+        )
 
 
 def _by_sample(

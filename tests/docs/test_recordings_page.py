@@ -18,9 +18,11 @@ def run(page, count):
 
 def test_the_programs_of_recordings_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = run("recordings.md", 7)
+    names = run("recordings.md", 8)
     assert names["loader"].engine == "native"
     assert len(names["around"]) == 2
+    assert str(names["again"]) == str(names["session"])
+    assert len(names["same"]) > 60 * 3
     assert not set(names["parts"]["train"].start) & set(names["parts"]["test"].start)
 
 

@@ -10,7 +10,10 @@ import torch
 
 from memload.casts.rule import Cast
 from memload.dataset.recordings.recording import Recording
-from memload.formats.nwb import read_nwb
+from memload.errors import FormatError
+from memload.formats.recordings.found import Found
+from memload.formats.recordings.kinds import KINDS, reader_of
+from memload.formats.recordings.nwb import read_nwb
 
 
 def open_nwb(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
@@ -40,6 +43,48 @@ def open_nwb(path: str | os.PathLike[str], *, fields: Sequence[str] | None = Non
     place = Path(path)
     if not place.is_file():
         raise FileNotFoundError(f"{place}: no such file")
-    found = read_nwb(place, fields)
+    return _recording(read_nwb(place, fields))
+
+
+def open_recording(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
+    """Return the recording at `path`, whatever its format: a folder that `memload.write` made of one, or an NWB file.
+
+    Rows stay where they are. `memload.open` returns the recording of such a folder, too.
+
+    Args:
+        path: the file or folder.
+        fields: the names of the fields that are wanted; default: all that can be read.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        FormatError: it is no recording, or a damaged one; the message says what there is.
+        KeyError: there is no field that `fields` names; the message lists those that are there.
+
+    Example:
+        >>> import memload, numpy, tempfile
+        >>> session = memload.recording({"stim": numpy.arange(600)}, clocks={"stim": 60}, name="mouse1")
+        >>> place = tempfile.mkdtemp() + "/mouse1"
+        >>> memload.write(place, session)
+        <Recording 'mouse1' of stim: 10.0 s>
+        >>> memload.open_recording(place).clocks["stim"]
+        Clock(rate=60 Hz, start=0 s)
+    """
+    place = Path(path)
+    read = reader_of(place)
+    if read is None:
+        raise FormatError(f"{place}: no recording; expected {_known(place)}")
+    return _recording(read(place, fields))
+
+
+def _recording(found: Found) -> Recording:
     casts = {name: Cast(torch.float32, scale=scale, offset=offset) for name, (scale, offset) in found.scales.items()}
     return Recording(found.fields, found.clocks, found.intervals, found.name, casts, found.left_out)
+
+
+def _known(place: Path) -> str:
+    """Say which recordings there are, and in a folder of several where they lie."""
+    listed = ", ".join(name for name, *_ in KINDS)
+    if not place.is_dir():
+        return listed
+    inside = sorted(one.name for one in place.iterdir() if reader_of(one) is not None)
+    return f"{listed}; recordings in it are {', '.join(inside[:12])}" if inside else listed

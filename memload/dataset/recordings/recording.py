@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from memload.casts.rule import Cast
-from memload.columns.clocks import SECOND, Clock, as_clock
+from memload.columns.clocks import SECOND, Clock, Nanoseconds, as_clock
 from memload.columns.fields import Field, HasFields, check_name
 from memload.columns.intervals import Intervals, as_intervals
 from memload.columns.numbers import kind
@@ -187,11 +187,15 @@ class Recording:
         spans = [self._span(name) for name in self.fields]
         return max(begin for begin, _ in spans) / SECOND, min(end for _, end in spans) / SECOND
 
-    def _span(self, name: str) -> tuple[int, int]:
+    def pieces(self, name: str) -> tuple[Nanoseconds, Nanoseconds]:
+        """Return the beginning and the end of each piece of time without a gap of a field: nanoseconds, int64 (n,)."""
         one = self.fields[name]
         if isinstance(one, Spikes):
-            return one.begin, one.end
-        begins, ends = self.clocks[name].pieces(one.rows)
+            return np.array([one.begin]), np.array([one.end])
+        return self.clocks[name].pieces(one.rows)
+
+    def _span(self, name: str) -> tuple[int, int]:
+        begins, ends = self.pieces(name)
         return (int(begins[0]), int(ends[-1])) if len(begins) else (0, 0)
 
     def _within(self, within: Any) -> Intervals | None:
@@ -207,6 +211,11 @@ class Recording:
     def __repr__(self) -> str:
         start, stop = self.span
         return f"<Recording{self._named} of {', '.join(self.fields)}: {stop - start:,.1f} s>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        tracks = {name: one if isinstance(one, Spikes) else Dataset({name: one}) for name, one in self.fields.items()}
+        others = (self.clocks, self.intervals, self.name, self.casts, self.left_out)
+        return _unpickled, (tracks, *(dict(one) if isinstance(one, Mapping) else one for one in others))
 
     @property
     def _named(self) -> str:
@@ -245,6 +254,10 @@ class Recording:
         silent = f", {one.silent:,} of them silent" if one.silent else ""
         begin, end = one.begin / SECOND, one.end / SECOND
         return f"{len(one):,} spikes of {len(one.names):,} units{silent}, {begin:.1f} to {end:.1f} s"
+
+
+def _unpickled(tracks: Mapping[str, Any], *others: Any) -> Recording:
+    return Recording({name: _track(name, one) for name, one in tracks.items()}, *others)
 
 
 def _of_table(table: Intervals) -> str:

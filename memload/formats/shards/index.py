@@ -26,6 +26,7 @@ from memload.formats.shards.safetensors_header import (
 )
 
 INDEX_NAME = "index.json"
+RECORDING_NAME, TIMES_NAME = "recording.json", "times.npz"  # of a folder with several sets; see ../recordings/folder.py
 ROWS_FOLDER = "rows"  # of a set inside a set; see lookups.py
 PARTS_FOLDER, SEALING_FOLDER = ".parts", ".sealing"  # of a set that is written in parts; see parts.py
 FORMAT_NAME = "memload-shards"

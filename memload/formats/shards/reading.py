@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,9 @@ from memload.errors import ChecksumError, Damage, ShardFormatError
 from memload.formats.codecs.fields import grids_of, read_starts
 from memload.formats.shards.index import (
     INDEX_NAME,
+    RECORDING_NAME,
     ROWS_FOLDER,
+    TIMES_NAME,
     AnySpec,
     FieldSpec,
     ShardIndex,
@@ -128,7 +132,7 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     """Read every byte of a set of shards, compare it with the checksums, and return how many bytes were read.
 
     Args:
-        path: the directory that memload.write made.
+        path: the directory that memload.write made, of a recording as well.
         progress: whether to show a bar; None shows it on a terminal.
 
     Raises:
@@ -144,7 +148,10 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     """
     directory = Path(path)
     folders = [directory]
-    if (directory / ROWS_FOLDER / INDEX_NAME).exists():
+    if (directory / RECORDING_NAME).exists():
+        check_times(directory)
+        folders = sorted(index.parent for index in directory.glob(f"*/{INDEX_NAME}"))
+    elif (directory / ROWS_FOLDER / INDEX_NAME).exists():
         folders.append(directory / ROWS_FOLDER)
     indices = [read_index(folder) for folder in folders]
     total = sum(shard.nbytes for index in indices for shard in index.shards)
@@ -157,6 +164,17 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
             listed = "\n".join(f"  {damage}" for damage in check.damages)
             raise ChecksumError(f"{folder}: bytes differ from those that were written:\n{listed}", check.damages)
     return sum(check.nbytes for check in checks)
+
+
+def check_times(directory: Path) -> None:
+    """Raise ChecksumError if an array in the times of a recording differs from its checksum."""
+    try:
+        with zipfile.ZipFile(directory / TIMES_NAME) as times:
+            damaged = times.testzip()
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise ChecksumError(f"{directory / TIMES_NAME}: damaged: {error}") from error
+    if damaged is not None:
+        raise ChecksumError(f"{directory / TIMES_NAME}: bytes of {damaged} differ from those that were written")
 
 
 def damages_of(directory: Path, index: ShardIndex, bar: Bar) -> list[Damage]:

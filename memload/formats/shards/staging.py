@@ -94,10 +94,20 @@ class Staging:
             fsync_directory(self._target)
             (self.directory / INDEX_NAME).rename(self._target / INDEX_NAME)
             fsync_directory(self._target)
+            self.discard()
         else:
-            fsync_directory(self.directory)
-            self.directory.rename(self._target)
-            fsync_directory(self._target.parent)
+            self.put_in_place()
+
+    def put_in_place(self) -> None:
+        """Move the new directory, which is complete, to its place.
+
+        Raises:
+            RuntimeError: called in a forked child.
+        """
+        self.check_process()
+        fsync_directory(self.directory)
+        self.directory.rename(self._target)
+        fsync_directory(self._target.parent)
         self.discard()
 
     def discard(self) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +27,15 @@ from memload.columns.spikes import Spikes
 from memload.errors import FormatError
 from memload.formats.arrays import borrow_array
 from memload.formats.hdf5 import fields_of_datasets, opened_hdf5
+from memload.formats.recordings.found import Found
 
 _SERIES = ("acquisition", "stimulus/presentation", "processing", "analysis", "scratch")
 _SPIKES = "units"
 
 
-@dataclass
-class Found:
-    """What a file holds.
-
-    Attributes:
-        fields: series and spikes by name.
-        clocks: of the series.
-        intervals: tables by name.
-        scales: conversion and offset of the series whose values are not in their unit as they are stored.
-        left_out: why something is not among these, by its path in the file.
-        name: what the file says of itself.
-    """
-
-    fields: dict[str, Field | Spikes] = field(default_factory=dict)
-    clocks: dict[str, Clock] = field(default_factory=dict)
-    intervals: dict[str, Intervals] = field(default_factory=dict)
-    scales: dict[str, tuple[float, float]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    name: str = ""
+def is_nwb(path: Path) -> bool:
+    """Return whether a path is that of an NWB file."""
+    return path.is_file() and path.suffix == ".nwb"
 
 
 def read_nwb(path: Path, wanted: Sequence[str] | None = None) -> Found:

@@ -1,0 +1,31 @@
+"""Find out how the recording at a path is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from memload.formats.paths import nothing_at
+from memload.formats.recordings.folder import holds_recording, read_folder
+from memload.formats.recordings.found import Found
+from memload.formats.recordings.nwb import is_nwb, read_nwb
+
+Reader = Callable[[Path, Sequence[str] | None], Found]
+"""Reads a recording: where, and the names of the fields that are wanted."""
+
+KINDS: tuple[tuple[str, Callable[[Path], bool], Reader], ...] = (
+    ("a folder that memload.write made of a recording", holds_recording, read_folder),
+    ("an NWB file", is_nwb, read_nwb),
+)
+"""For each kind its name, a test whether a path has it, and its reader."""
+
+
+def reader_of(path: Path) -> Reader | None:
+    """Return the reader of the recording at a path; None if it is none.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: {nothing_at(path)}")
+    return next((read for _, is_one, read in KINDS if is_one(path)), None)

@@ -1,0 +1,143 @@
+"""Recordings as folders: a set of shards for each field, and times beside them.
+
+    a field -> `write` -> a set in the hidden directory of the recording
+    times, intervals -> times.npz, recording.json -> the directory is renamed to its place
+
+A killed call leaves complete sets, of which the hidden directory's unfinished.json says what they were made of; the
+same call keeps these.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from memload.casts.rule import Cast
+from memload.columns.fields import Field
+from memload.dataset.dataset import Dataset
+from memload.dataset.recordings.recording import Recording
+from memload.formats.codecs.by_field import Codecs, check_known, words_of
+from memload.formats.recordings.folder import described
+from memload.formats.recordings.found import Found
+from memload.formats.shards.index import RECORDING_NAME, TIMES_NAME
+from memload.formats.shards.staging import Staging, makes, target_of, write_durably
+from memload.progress import note
+from memload.writing.same_source import identity_of
+
+
+class WriteSet(Protocol):
+    """Writes the set of one field."""
+
+    def __call__(self, path: Path, data: Dataset, *, codec: Codecs) -> Any: ...  # noqa: D102
+
+
+def write_recording(
+    path: str | Path, recording: Recording, write_set: WriteSet, codec: Codecs, resume: bool, progress: bool | None
+) -> Path:
+    """Make the folder of a recording, and return its path; see `memload.write`.
+
+    Args:
+        path: the folder to make.
+        recording: what is written.
+        write_set: writes the set of a field.
+        codec: as in `memload.write`.
+        resume: keep the complete sets of an interrupted call.
+        progress: False silences the note about these.
+    """
+    target = target_of(path)
+    if os.path.lexists(target):
+        raise FileExistsError(f"{target}: exists already, and a recording is written as a whole; write to another path")
+    rows = {name: one for name, one in recording.fields.items() if isinstance(one, Field)}
+    check_known(codec, rows)
+    document, arrays, folders = described(_found(recording))
+    document["made_of"] = made_of(recording)
+    with makes(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Staging(target, append=False, keep=resume)
+    try:
+        kept = _Kept(staging, progress)
+        for name, one in rows.items():
+            kept.write(folders[name], Dataset({name: one}), _codec_of(name, codec), write_set)
+        kept.remove_others(folders.values())
+        with (staging.directory / TIMES_NAME).open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # of numpy: its options are keywords, too
+        write_durably(staging.directory / RECORDING_NAME, json.dumps(document, indent=1).encode())
+        staging.put_in_place()
+    except BaseException:
+        staging.leave()
+        raise
+    return target
+
+
+def made_of(recording: Recording) -> dict[str, str] | None:
+    """Return what identifies the rows of a recording of files, by field; None if some are in memory alone."""
+    found = {
+        name: identity_of(Dataset({name: one})) for name, one in recording.fields.items() if isinstance(one, Field)
+    }
+    known = {name: identity for name, identity in found.items() if identity is not None}
+    return known if known and len(known) == len(found) else None
+
+
+def _found(recording: Recording) -> Found:
+    return Found(
+        dict(recording.fields),
+        dict(recording.clocks),
+        dict(recording.intervals),
+        {name: _scale(name, cast) for name, cast in recording.casts.items()},
+        dict(recording.left_out),
+        recording.name,
+    )
+
+
+def _scale(name: str, cast: Cast) -> tuple[float, float]:
+    scale, offset = float(1 if cast.scale is None else cast.scale), float(cast.offset or 0)
+    if cast != Cast(cast.dtype, scale=cast.scale, offset=cast.offset):
+        raise ValueError(f"the cast of {name!r} is {cast}; a recording keeps a scale and an offset alone")
+    return scale, offset
+
+
+def _codec_of(name: str, codec: Codecs) -> Codecs:
+    if not isinstance(codec, Mapping):
+        return codec
+    return {name: codec[name]} if name in codec else None
+
+
+class _Kept:
+    """The sets of fields in the hidden directory of a recording, those of an interrupted call included."""
+
+    def __init__(self, staging: Staging, progress: bool | None) -> None:
+        self._staging, self._progress = staging, progress
+        try:
+            self._made_of: dict[str, str] = json.loads(staging.unfinished.read_bytes())
+        except (FileNotFoundError, ValueError):
+            self._made_of = {}
+
+    def write(self, folder: str, rows: Dataset, codec: Codecs, write_set: WriteSet) -> None:
+        """Write the set of a field, unless it is there and was made of the same rows."""
+        place = self._staging.directory / folder
+        identity = identity_of(rows)
+        words = None if identity is None else f"{identity} {words_of(codec)}"
+        if place.exists() and words is not None and self._made_of.get(folder) == words:
+            note(f"{folder}: complete already", self._progress)
+            return
+        shutil.rmtree(place, ignore_errors=True)
+        write_set(place, rows, codec=codec)
+        if words is not None:
+            self._made_of[folder] = words
+            write_durably(self._staging.unfinished, json.dumps(self._made_of).encode())
+
+    def remove_others(self, folders: Collection[str]) -> None:
+        """Remove what an interrupted call has left and this one does not have."""
+        for path in self._staging.directory.iterdir():
+            if path.name in folders:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
