@@ -93,7 +93,12 @@ void register_block_table(py::module_& m) {
             table.let_go(view(blocks));
           },
           py::arg("blocks"), "End one pin of each.")
-      .def("arrived", &BlockTable::arrived, py::arg("block"), py::arg("checksum"), release)
+      .def(
+          "arrived",
+          [](BlockTable& table, std::int64_t first, const std::vector<std::uint64_t>& checksums) {
+            table.arrived(first, checksums);
+          },
+          py::arg("first"), py::arg("checksums"), release, "The blocks from `first` on are there.")
       .def(
           "failed", [](BlockTable& table, const Indices& blocks) { table.failed(view(blocks)); }, py::arg("blocks"))
       .def("checksum", &BlockTable::checksum, py::arg("block"))

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
@@ -24,6 +25,7 @@ using Blocks = std::vector<std::int64_t>;
 
 constexpr std::uint64_t kBlock = 4096;
 constexpr std::uint64_t kPlenty = 1 << 30;
+constexpr std::array<std::uint64_t, 1> kNoChecksum{0};
 
 class Folder {
  public:
@@ -48,7 +50,7 @@ std::shared_ptr<BlockTable> own_table() {
 }
 
 void bring(BlockTable& table, const Blocks& blocks) {
-  for (const std::int64_t block : table.hold(blocks, kPlenty).claimed) table.arrived(block, 0);
+  for (const std::int64_t block : table.hold(blocks, kPlenty).claimed) table.arrived(block, kNoChecksum);
 }
 
 TEST(a_last_block_of_a_file_has_what_is_left) {
@@ -66,7 +68,7 @@ TEST(bytes_are_held_only_where_they_are_present_and_pinned) {
   const Blocks first{0};
   CHECK(table->hold(first, kPlenty).claimed == first);
   CHECK(!table->holds(0, 0, 1));
-  table->arrived(0, 7);
+  table->arrived(0, std::array<std::uint64_t, 1>{7});
   CHECK(table->holds(0, 0, kBlock));
   CHECK(!table->holds(0, 0, kBlock + 1));
   CHECK_EQ(table->checksum(0), 7u);
@@ -93,7 +95,7 @@ TEST(room_is_taken_by_claims_and_given_back_by_what_goes_or_fails) {
   CHECK(held.claimed == Blocks({0, 1}));
   CHECK(held.lacking == Blocks({2}));
   CHECK_EQ(table->room()->used(), 2 * kBlock);
-  table->arrived(0, 0);
+  table->arrived(0, kNoChecksum);
   table->failed(Blocks{1});
   CHECK_EQ(table->room()->used(), kBlock);
   CHECK(table->hold(Blocks{1, 2}, 2 * kBlock, /*again=*/true).claimed == Blocks({1}));
@@ -112,7 +114,7 @@ TEST(a_block_is_claimed_by_one_of_two_tables_and_seen_by_both) {
   const Blocks first{0};
   CHECK(one->hold(first, kPlenty).claimed == first);
   CHECK(other->hold(first, kPlenty).arriving == first);
-  one->arrived(0, 0);
+  one->arrived(0, kNoChecksum);
   CHECK(other->holds(0, 0, 1));
   one->let_go(first);
   CHECK(one->evict(first).empty());  // the other has it pinned
@@ -196,7 +198,7 @@ TEST(threads_never_see_a_held_block_leave) {
       const Blocks block{(round * 7 + seed) % 6};
       auto held = table->hold(block, kPlenty);
       while (true) {
-        for (const std::int64_t claimed : held.claimed) table->arrived(claimed, 0);
+        for (const std::int64_t claimed : held.claimed) table->arrived(claimed, kNoChecksum);
         if (held.arriving.empty()) break;
         std::this_thread::yield();
         held = table->hold(block, kPlenty, /*again=*/true);

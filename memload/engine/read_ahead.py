@@ -20,7 +20,7 @@ from memload.memory.budget import local_processes
 from memload.sampling.draws import Indices
 
 _LEAST_WINDOW = 16 << 20  # bytes of batches that are held ahead of the loop, where the cache has room for them
-_SHARE_AHEAD = 16  # of half the room: what is fetched early takes the place of blocks that could be found there
+_SHARE_AHEAD = 16  # of half the room, where the sets do not fit: what is fetched early takes the place of other blocks
 _MOST_HELD = 1024  # batches
 _MOST_FORESEEN = 1 << 22  # uses of blocks, whose order is known
 _ANALYSED_AT_ONCE = 32  # batches
@@ -131,6 +131,7 @@ class ReadAhead:
         self._rooms = list({id(cache.room): cache.room for cache in self._caches}.values())
         self._patience = [Patience(cache) for cache in self._caches]
         self._most = min(cache.limit for cache in self._caches) // (2 * local_processes())
+        self._fits = all(_fits(room, self._caches) for room in self._rooms)
         self._thread = threading.Thread(target=self._run, name="memload-read-ahead", daemon=True)
         self._thread.start()
 
@@ -271,7 +272,9 @@ class ReadAhead:
     def _may_hold(self, batch: HeldBatch) -> bool:
         if not self._held and not self._out:
             return True
-        most = max(self._most // _SHARE_AHEAD, min(2 * batch.nbytes, self._most))
+        most = self._most
+        if not self._fits:
+            most = max(most // _SHARE_AHEAD, min(2 * batch.nbytes, most))
         window = min(max(_LEAST_WINDOW, 4 * link().rate.target), most)
         return self._held_bytes + batch.nbytes <= window and len(self._held) + len(self._out) < _MOST_HELD
 
@@ -301,3 +304,9 @@ class ReadAhead:
             if len(blocks):
                 batch.missing[k] = self._caches[batch.parts[k][0]].proceed(blocks)
         return not any(map(len, batch.missing))
+
+
+def _fits(room: _core.CacheRoom, caches: Sequence[BlockCache]) -> bool:
+    """Return whether a room can have all blocks of the caches that share it, so that nothing needs to go."""
+    sharing = [cache for cache in caches if cache.room is room]
+    return sum(cache.nbytes for cache in sharing) <= min(cache.limit for cache in sharing)

@@ -102,6 +102,7 @@ class Proxy:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda request, address: None  # a client that was killed
         self.port = self._server.server_address[1]
         self._local = threading.local()
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

@@ -247,6 +247,13 @@ void BlockTable::check(std::span<const std::int64_t> blocks) const {
   }
 }
 
+void BlockTable::check_range(std::int64_t first, std::int64_t count) const {
+  if (first < 0 || count < 0 || first > blocks_ || count > blocks_ - first) {
+    throw std::out_of_range(std::to_string(count) + " blocks from " + std::to_string(first) + " on are not among the " +
+                            std::to_string(blocks_));
+  }
+}
+
 // With the room's lock. The bytes are counted before the state says so, and the other way round in free(): whoever dies
 // between the two leaves too much in the count, and never too little.
 void BlockTable::claim(std::int64_t number, std::uint64_t limit, Held& held) {
@@ -306,13 +313,17 @@ void BlockTable::let_go(std::span<const std::int64_t> blocks) {
   room_->announce();
 }
 
-void BlockTable::arrived(std::int64_t block, std::uint64_t checksum) {
-  check({&block, 1});
+void BlockTable::arrived(std::int64_t first, std::span<const std::uint64_t> checksums) {
+  check_range(first, static_cast<std::int64_t>(checksums.size()));
   {
     const CacheRoom::Lock lock(*room_);
-    table_[block].checksum = checksum;
-    table_[block].era = head_->era;
-    table_[block].state.store(word_of(kPresent, 0));
+    Block* block = table_ + first;
+    for (const std::uint64_t checksum : checksums) {
+      block->checksum = checksum;
+      block->era = head_->era;
+      block->state.store(word_of(kPresent, 0));
+      ++block;
+    }
   }
   room_->announce();
 }
@@ -381,10 +392,7 @@ void BlockTable::want(std::span<const std::int64_t> blocks, bool wanted) {
 }
 
 std::vector<std::uint8_t> BlockTable::states(std::int64_t first, std::int64_t count) const {
-  if (first < 0 || count < 0 || first > blocks_ || count > blocks_ - first) {
-    throw std::out_of_range(std::to_string(count) + " blocks from " + std::to_string(first) + " on are not among the " +
-                            std::to_string(blocks_));
-  }
+  check_range(first, count);
   const std::uint64_t own = std::uint64_t{1} << place_;
   std::vector<std::uint8_t> found(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {

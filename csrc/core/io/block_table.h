@@ -105,8 +105,8 @@ class BlockTable {
   Held hold(std::span<const std::int64_t> blocks, std::uint64_t limit, bool again = false);
   // Ends one pin of each.
   void let_go(std::span<const std::int64_t> blocks);
-  // The bytes of a claimed block are in their file, and have this checksum.
-  void arrived(std::int64_t block, std::uint64_t checksum);
+  // The bytes of claimed blocks, `first` and those that follow it, are in their file, and have these checksums.
+  void arrived(std::int64_t first, std::span<const std::uint64_t> checksums);
   // Claimed blocks did not come; their pins stay.
   void failed(std::span<const std::int64_t> blocks);
   [[nodiscard]] std::uint64_t checksum(std::int64_t block) const;
@@ -144,6 +144,7 @@ class BlockTable {
   void claim(std::int64_t number, std::uint64_t limit, Held& held);
   void free(std::int64_t number);
   void check(std::span<const std::int64_t> blocks) const;
+  void check_range(std::int64_t first, std::int64_t count) const;
   [[nodiscard]] std::size_t file_of(std::int64_t block) const;
 
   const std::shared_ptr<CacheRoom> room_;

@@ -163,6 +163,11 @@ class BlockCache:
         """The room that the blocks share with those of other sets."""
         return self.table.room
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks of the set."""
+        return sum(file.nbytes for file in self.files)
+
     def storage(self, number: int) -> Storage:
         """Return the mirror file of a shard, mapped. Its bytes are read only where they are held."""
         return self.mirrors.map(number, self.objects.url_of(self.files[number].name), self.table, self)
@@ -286,25 +291,23 @@ class BlockCache:
 
     async def _fetch_run(self, first: int, count: int) -> None:
         number, begin, _ = self._place(first)
-        _, last, nbytes = self._place(first + count - 1)
-        end = last + nbytes
-        arrived = 0
+        end = min(begin + count * self.table.block_bytes, self.files[number].nbytes)
         try:
             name, etag = self.files[number].name, self._etags.get(number, "")
             part = await link().carried(end - begin, lambda: self.objects.part(name, begin, end, etag))
             self._check(number, part.etag, part.size, begin)
             file, base = self.mirrors.place(number)
-            data = memoryview(part.data)
-            for block in range(first, first + count):
-                _, offset, nbytes = self._place(block)
-                piece = data[offset - begin : offset - begin + nbytes]
-                _pwrite(file, piece, base + offset)
-                self.table.arrived(block, xxhash.xxh3_64_intdigest(piece))
-                arrived += 1
+            _pwrite(file, memoryview(part.data), base + begin)
+            self.table.arrived(first, self._checksums(part.data))
             self.counts.fetched_bytes += end - begin
             self.counts.requests += 1
         except BaseException as error:
-            self._fail(range(first + arrived, first + count), error)
+            self._fail(range(first, first + count), error)
+
+    def _checksums(self, data: Any) -> list[int]:
+        """Return the checksum of each block of some bytes that begin with a block."""
+        size, whole = self.table.block_bytes, memoryview(data)
+        return [xxhash.xxh3_64_intdigest(whole[at : at + size]) for at in range(0, len(whole), size)]
 
     def _check(self, number: int, etag: str, size: int, begin: int) -> None:
         """Raise ShardReadError unless an answer is of the object that this set has."""

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 MOST_IN_FLIGHT = 64 << 20  # bytes of all requests of a process
-_LEAST_IN_FLIGHT = 4 << 20
+_LEAST_IN_FLIGHT = 16 << 20
 _GAIN = 2.0
 _SAMPLES = 64  # requests of which the highest rate and the lowest latency count
 

@@ -119,7 +119,7 @@ def test_what_loads_into_ram_never_gives_absent_bytes(bare):
 
 def test_bytes_that_are_there_but_not_pinned_are_absent_too(bare):
     storage, table = bare
-    table.arrived(int(table.hold([0], 1 << 20)[0][0]), 0)
+    table.arrived(int(table.hold([0], 1 << 20)[0][0]), [0])
     out = np.ones(8, np.uint8)
     storage.load(0, out.ctypes.data, 8)
     assert not out.any()
