@@ -80,8 +80,10 @@ class BlockTable:
         """
         `path` "": for this process alone. Raises OSError, and RuntimeError for a file that is no such table.
         """
-    def arrived(self, block: typing.SupportsInt | typing.SupportsIndex, checksum: typing.SupportsInt | typing.SupportsIndex) -> None:
-        ...
+    def arrived(self, first: typing.SupportsInt | typing.SupportsIndex, checksums: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+        """
+        The blocks from `first` on are there.
+        """
     def bytes_of(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     def checksum(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:
@@ -96,6 +98,10 @@ class BlockTable:
         ...
     def gone(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         ...
+    def has_to_wait(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> bool:
+        """
+        Whether some arrive or leave, and none is absent, so that `hold` is of no use yet.
+        """
     def hold(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], limit: typing.SupportsInt | typing.SupportsIndex, again: bool = False) -> tuple:
         """
         Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are claimed, arriving by others, lacking room, doubtful.

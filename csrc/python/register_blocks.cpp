@@ -87,6 +87,9 @@ void register_block_table(py::module_& m) {
            "Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are "
            "claimed, arriving by others, lacking room, doubtful.")
       .def(
+          "has_to_wait", [](const BlockTable& table, const Indices& blocks) { return table.has_to_wait(view(blocks)); },
+          py::arg("blocks"), "Whether some arrive or leave, and none is absent, so that `hold` is of no use yet.")
+      .def(
           "let_go",
           [](BlockTable& table, const Indices& blocks) {
             const WithoutGil released;

@@ -76,6 +76,30 @@ TEST(bytes_are_held_only_where_they_are_present_and_pinned) {
   CHECK(!table->holds(0, 0, 1));
 }
 
+TEST(it_has_to_wait_while_blocks_move_and_none_is_absent) {
+  const auto table = own_table();
+  const Blocks two{0, 1};
+  CHECK(!table->has_to_wait(two));
+  table->hold(Blocks{0}, kPlenty);
+  CHECK(!table->has_to_wait(two));
+  table->hold(Blocks{1}, kPlenty);
+  CHECK(table->has_to_wait(two));
+  table->arrived(0, kNoChecksum);
+  CHECK(table->has_to_wait(two));
+  table->arrived(1, kNoChecksum);
+  CHECK(!table->has_to_wait(two));
+}
+
+TEST(blocks_that_arrive_together_are_all_there) {
+  const auto table = own_table();
+  const Blocks three{1, 2, 3};
+  table->hold(three, kPlenty);
+  table->arrived(1, std::array<std::uint64_t, 3>{7, 8, 9});
+  CHECK(table->holds(0, kBlock, 2 * kBlock + 1));
+  CHECK_EQ(table->checksum(3), 9u);
+  CHECK_THROWS(std::out_of_range, table->arrived(5, std::array<std::uint64_t, 2>{1, 2}));
+}
+
 TEST(a_second_pin_keeps_what_the_first_lets_go) {
   const auto table = own_table();
   const Blocks first{0};

@@ -300,6 +300,17 @@ BlockTable::Held BlockTable::hold(std::span<const std::int64_t> blocks, std::uin
   return held;
 }
 
+bool BlockTable::has_to_wait(std::span<const std::int64_t> blocks) const {
+  check(blocks);
+  bool waits = false;
+  for (const std::int64_t number : blocks) {
+    const State state = state_of(table_[number].state.load(std::memory_order_relaxed));
+    if (state == kAbsent) return false;
+    waits |= state != kPresent;
+  }
+  return waits;
+}
+
 void BlockTable::let_go(std::span<const std::int64_t> blocks) {
   check(blocks);
   {

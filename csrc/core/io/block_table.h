@@ -103,6 +103,8 @@ class BlockTable {
   // Pins these blocks for this process, and claims those that are absent as long as the room then holds at most `limit`
   // bytes. With `again` they are pinned already. Throws std::out_of_range.
   Held hold(std::span<const std::int64_t> blocks, std::uint64_t limit, bool again = false);
+  // Whether some of them arrive or leave, and none is absent, so that hold() is of no use yet; without the room's lock.
+  [[nodiscard]] bool has_to_wait(std::span<const std::int64_t> blocks) const;
   // Ends one pin of each.
   void let_go(std::span<const std::int64_t> blocks);
   // The bytes of claimed blocks, `first` and those that follow it, are in their file, and have these checksums.

@@ -7,6 +7,7 @@ hold(blocks): pin -> claim what is absent -> request -> mirror file -> checksum 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -208,7 +209,7 @@ class BlockCache:
             DiskSpaceError: the disk of the cache is full.
         """
         self._raise_of(missing)
-        return self._step(missing, again=True)
+        return missing if self.table.has_to_wait(missing) else self._step(missing, again=True)
 
     def let_go(self, blocks: Blocks) -> None:
         """End a pin of each block."""
@@ -282,12 +283,16 @@ class BlockCache:
         for block in claimed.tolist() if self._errors else ():
             self._errors.pop(block, None)  # of an earlier request
         most = max(1, _MOST_OF_A_REQUEST // self.table.block_bytes)
-        for first, count in _runs(np.sort(claimed), self._firsts, most):
-            try:
-                link().submit(self._fetch_run(first, count))
-            except BaseException:
-                self.table.failed(np.arange(first, first + count))
-                raise
+        if len(runs := _runs(np.sort(claimed), self._firsts, most)) == 0:
+            return
+        try:
+            link().submit(self._fetch_runs(runs))
+        except BaseException:
+            self.table.failed(claimed)
+            raise
+
+    async def _fetch_runs(self, runs: Sequence[tuple[int, int]]) -> None:
+        await asyncio.gather(*(self._fetch_run(*run) for run in runs))
 
     async def _fetch_run(self, first: int, count: int) -> None:
         number, begin, _ = self._place(first)

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 MOST_IN_FLIGHT = 64 << 20  # bytes of all requests of a process
 _LEAST_IN_FLIGHT = 16 << 20
 _GAIN = 2.0
-_SAMPLES = 64  # requests of which the highest rate and the lowest latency count
+_SAMPLES = 64  # requests of which the highest rate counts
+_FORGOTTEN = 1.1  # by which the lowest latency grows after so many requests that did not reach it
 
 T = TypeVar("T")
 
@@ -35,14 +36,15 @@ class Rate:
         self._clock = clock
         self._delivered = 0
         self._rates: deque[float] = deque(maxlen=_SAMPLES)
-        self._latencies: deque[float] = deque(maxlen=_SAMPLES)
+        self._latency = float("inf")  # the lowest, which is that of a link without a queue
+        self._longer = 0  # requests since then
 
     @property
     def target(self) -> int:
         """Bytes that should be in flight."""
         if not self._rates:
             return _LEAST_IN_FLIGHT
-        product = _GAIN * max(self._rates) * min(self._latencies)
+        product = _GAIN * max(self._rates) * self._latency
         return int(min(max(product, _LEAST_IN_FLIGHT), MOST_IN_FLIGHT))
 
     def begin(self) -> tuple[float, int]:
@@ -54,8 +56,15 @@ class Rate:
         began, before = begun
         self._delivered += nbytes
         took = max(self._clock() - began, 1e-6)
-        self._latencies.append(took)
         self._rates.append((self._delivered - before) / took)
+        self._note(took)
+
+    def _note(self, latency: float) -> None:
+        self._longer += 1
+        if latency < self._latency:
+            self._latency, self._longer = latency, 0
+        elif self._longer == _SAMPLES:  # the way may have become longer
+            self._latency, self._longer = self._latency * _FORGOTTEN, 0
 
 
 class Link:
