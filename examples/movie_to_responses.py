@@ -2,6 +2,7 @@
 
     python examples/movie_to_responses.py                      # a synthetic session
     python examples/movie_to_responses.py session.nwb --movie natural_movie --responses dff --within epochs
+    python examples/movie_to_responses.py dynamic29513/ --movie screen     # a folder of experanto
 
 A small convolutional network over space and time reads two seconds of the movie, and gives the rate of each neuron at
 each response. Trials are split before they are sliced, so that no time is in two parts.
@@ -54,7 +55,7 @@ def loss_of(model, batch, names):
 def main():
     """Train on some trials and report on others."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", nargs="?", help="an NWB file; default: a synthetic session")
+    parser.add_argument("path", nargs="?", help="an NWB file, a folder of experanto or of memload; default: synthetic")
     parser.add_argument("--movie", default="movie")
     parser.add_argument("--responses", default="responses")
     parser.add_argument("--within", default="trials", help="the table of intervals that is split and sliced")
@@ -63,7 +64,7 @@ def main():
     names = options.movie, options.responses
     torch.manual_seed(0)
 
-    session = synthetic() if options.path is None else memload.open_nwb(options.path, fields=names)
+    session = synthetic() if options.path is None else memload.open_recording(options.path, fields=names)
     print(session)
     session = session.only(*names)
     parts = session.intervals[options.within].split(train=0.8, valid=0.2)

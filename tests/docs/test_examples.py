@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 
+import experanto_folders
 import numpy as np
 import pynwb
 import pytest
@@ -57,3 +58,11 @@ def test_the_examples_read_nwb_files(run, tmp_path):
     path = tmp_path / "session.nwb"
     assert len(run("movie_to_responses", path, "--movie", "film", "--responses", "dff", "--epochs", 1)) == 1
     assert len(run("spike_decoder", path, "--label", "side", "--epochs", 1)) == 1
+
+
+def test_the_example_of_a_movie_reads_a_folder_of_experanto(run, tmp_path):
+    rng = np.random.default_rng(0)
+    shown = [(rng.integers(0, 256, (120, 16, 20), np.uint8), "train") for _ in range(10)]
+    experanto_folders.screen(tmp_path / "screen", shown, np.arange(1200) / 30)
+    experanto_folders.sequence(tmp_path / "responses", rng.random((320, 6)), 8.0)
+    assert len(run("movie_to_responses", tmp_path, "--movie", "screen", "--epochs", 1)) == 1

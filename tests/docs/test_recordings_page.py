@@ -1,4 +1,4 @@
-"""docs/recordings.md and docs/nwb.md: their programs run, one after the other."""
+"""docs/recordings.md and the pages of formats of recordings: their programs run, one after the other."""
 
 import re
 
@@ -40,3 +40,13 @@ def test_the_programs_of_nwb_run(tmp_path, monkeypatch):
         "orientation": (),
     }
     assert abs(float(batch["wheel"].mean())) < 0.1
+
+
+def test_the_programs_of_experanto_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("experanto.md", 2)
+    assert names["loader"].engine == "native"
+    assert len(names["slices"]) == 8 * 17
+    shapes = {name: value.shape[1:] for name, value in names["batch"].items()}
+    assert shapes["screen"] == (60, 36, 64)
+    assert shapes["responses"] == (16, 50)

@@ -11,6 +11,8 @@ import torch
 from memload.casts.rule import Cast
 from memload.dataset.recordings.recording import Recording
 from memload.errors import FormatError
+from memload.formats.paths import nothing_at
+from memload.formats.recordings.experanto import read_experanto
 from memload.formats.recordings.found import Found
 from memload.formats.recordings.kinds import KINDS, reader_of
 from memload.formats.recordings.nwb import read_nwb
@@ -42,12 +44,44 @@ def open_nwb(path: str | os.PathLike[str], *, fields: Sequence[str] | None = Non
     """
     place = Path(path)
     if not place.is_file():
-        raise FileNotFoundError(f"{place}: no such file")
+        raise FileNotFoundError(f"{place}: {nothing_at(place)}")
     return _recording(read_nwb(place, fields))
 
 
+def open_experanto(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
+    """Return the recording in a folder of experanto, such as a session of the Sensorium competition.
+
+    Each folder with a ``meta.yml`` becomes a field of its name: sequences such as ``responses`` and ``eye_tracker``,
+    the frames of ``screen``, and spikes. Rows stay in their .npy and .mem files. The files of ``screen`` are the
+    intervals "trials", with what their entries say, such as ``tier``; time intervals keep their labels. experanto's
+    "nearest_neighbor" takes the row that has begun: that is ``sampling="previous"`` here.
+
+    Args:
+        path: the folder of the session.
+        fields: the names of the folders that are wanted; default: all that can be read.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        FormatError: none of its folders has a ``meta.yml``; or a field that `fields` names cannot be read.
+        KeyError: there is no folder that `fields` names; the message lists those that are there.
+        ImportError: PyYAML is not installed: ``pip install "memload[experanto]"``.
+
+    Example:
+        >>> import memload
+        >>> session = memload.open_experanto("dynamic29513/")  # doctest: +SKIP
+        >>> trials = session.intervals["trials"]  # doctest: +SKIP
+        >>> train = session.slices(2.0, within=trials.select(trials.columns["tier"] == "train"))  # doctest: +SKIP
+    """
+    place = Path(path)
+    if not place.exists():
+        raise FileNotFoundError(f"{place}: {nothing_at(place)}")
+    return _recording(read_experanto(place, fields))
+
+
 def open_recording(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
-    """Return the recording at `path`, whatever its format: a folder that `memload.write` made of one, or an NWB file.
+    """Return the recording at `path`, whatever its format.
+
+    That is a folder that `memload.write` made of one, or what `open_nwb` or `open_experanto` opens.
 
     Rows stay where they are. `memload.open` returns the recording of such a folder, too.
 

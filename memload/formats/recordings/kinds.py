@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from memload.formats.paths import nothing_at
+from memload.formats.recordings.experanto import is_experanto, read_experanto
 from memload.formats.recordings.folder import holds_recording, read_folder
 from memload.formats.recordings.found import Found
 from memload.formats.recordings.nwb import is_nwb, read_nwb
@@ -16,6 +17,7 @@ Reader = Callable[[Path, Sequence[str] | None], Found]
 KINDS: tuple[tuple[str, Callable[[Path], bool], Reader], ...] = (
     ("a folder that memload.write made of a recording", holds_recording, read_folder),
     ("an NWB file", is_nwb, read_nwb),
+    ("a folder of experanto", is_experanto, read_experanto),
 )
 """For each kind its name, a test whether a path has it, and its reader."""
 

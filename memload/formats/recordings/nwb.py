@@ -19,15 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from memload._core import Column
 from memload.columns.clocks import Clock
 from memload.columns.fields import Field
 from memload.columns.intervals import Intervals
 from memload.columns.spikes import Spikes
 from memload.errors import FormatError
-from memload.formats.arrays import borrow_array
 from memload.formats.hdf5 import fields_of_datasets, opened_hdf5
-from memload.formats.recordings.found import Found
+from memload.formats.recordings.found import Found, one_row
 
 _SERIES = ("acquisition", "stimulus/presentation", "processing", "analysis", "scratch")
 _SPIKES = "units"
@@ -197,17 +195,7 @@ def _images(group: Any) -> Field:
         shown = sorted(f"{dtype} {shape}" for shape, dtype in kinds)[:4]
         raise FormatError(f"its {len(members):,} images differ in shape or dtype ({', '.join(shown)})")
     found = fields_of_datasets({str(number): one for number, one in enumerate(members)})
-    return Field.concat([_one_row(one) for one in found.values()])
-
-
-def _one_row(image: Field) -> Field:
-    """An image, whose first axis counts its lines, as a field of one row."""
-    shape, nbytes, column = (image.rows, *image.shape), image.nbytes, image.column
-    if isinstance(column, Column) and len(column.segments) == 1:
-        storage, offset, _, stride = column.segments[0]
-        if stride == image.row_bytes:
-            return Field(image.dtype, shape, Column(nbytes, [(storage, offset, 1, nbytes)]))
-    return borrow_array("image", image.gather(np.arange(image.rows)).unsqueeze(0))  # decoded, once
+    return Field.concat([one_row(one) for one in found.values()])
 
 
 def _add_units(found: Found, path: Path, group: Any, *, strict: bool) -> None:
