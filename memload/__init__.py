@@ -42,7 +42,13 @@ if typing.TYPE_CHECKING:
     from memload.dataset.joining import join
     from memload.dataset.mapped import MappedDataset
     from memload.dataset.opening import from_arrays, from_hf, open  # noqa: A004 - memload.open is its public name
-    from memload.dataset.recordings.opening import open_experanto, open_nwb, open_recording
+    from memload.dataset.recordings.opening import (
+        open_experanto,
+        open_nwb,
+        open_recording,
+        open_spikeglx,
+        open_temporaldata,
+    )
     from memload.dataset.recordings.recording import Recording, recording
     from memload.dataset.to_device import to_device
     from memload.dataset.zipping import zip  # noqa: A004 - memload.zip is its public name
@@ -170,6 +176,8 @@ __all__ = [
     "open_graphs",
     "open_nwb",
     "open_recording",
+    "open_spikeglx",
+    "open_temporaldata",
     "plan",
     "prepare",
     "probe",
@@ -240,7 +248,7 @@ _HOMES = {
     "memload.stats": "LoaderStats",
     "memload.engine.tiers.tier": "Tier",
     "memload.dataset.mapped": "MappedDataset",
-    "memload.dataset.recordings.opening": "open_experanto open_nwb open_recording",
+    "memload.dataset.recordings.opening": "open_experanto open_nwb open_recording open_spikeglx open_temporaldata",
     "memload.dataset.recordings.recording": "Recording recording",
     "memload.dataset.zipping": "zip",
 }

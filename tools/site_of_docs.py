@@ -24,7 +24,8 @@ REFERENCE = {
     "Loading": "FastLoader EngineOptions LoaderStats prepare accumulate Micro",
     "Datasets": "open from_arrays from_hf Dataset MappedDataset Field concat GroupedDataset group_collate zip join "
     "Float32View",
-    "Recordings": "recording open_nwb open_experanto open_recording Recording Clock Spikes Intervals",
+    "Recordings": "recording open_recording open_nwb open_experanto open_temporaldata open_spikeglx Recording Clock "
+    "Spikes Intervals",
     "Ragged rows": "ragged Ragged Padded",
     "Graphs": "open_graphs from_graphs write_graphs GraphDataset GraphBatch graph_collate",
     "Casts and augmentation": "Cast Augment cast_stim",

@@ -50,3 +50,19 @@ def test_the_programs_of_experanto_run(tmp_path, monkeypatch):
     shapes = {name: value.shape[1:] for name, value in names["batch"].items()}
     assert shapes["screen"] == (60, 36, 64)
     assert shapes["responses"] == (16, 50)
+
+
+def test_the_programs_of_temporaldata_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("temporaldata.md", 2)
+    shapes = {name: tuple(value.shape[1:]) for name, value in names["batch"].items()}
+    assert shapes == {"spikes": (100, 20), "cursor.vel": (50, 2), "interval": (), "target": ()}
+    assert len(names["slices"]) == 20 * 16
+
+
+def test_the_programs_of_spikeglx_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("spikeglx.md", 2)
+    assert names["loader"].engine == "native"
+    assert names["batch"]["ap"].shape[1:] == (300, 384)
+    assert float(names["batch"]["ap"].abs().max()) <= 0.6 / 500

@@ -16,6 +16,8 @@ from memload.formats.recordings.experanto import read_experanto
 from memload.formats.recordings.found import Found
 from memload.formats.recordings.kinds import KINDS, reader_of
 from memload.formats.recordings.nwb import read_nwb
+from memload.formats.recordings.spikeglx import read_spikeglx
+from memload.formats.recordings.temporaldata import read_temporaldata
 
 
 def open_nwb(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
@@ -78,10 +80,62 @@ def open_experanto(path: str | os.PathLike[str], *, fields: Sequence[str] | None
     return _recording(read_experanto(place, fields))
 
 
+def open_temporaldata(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
+    """Return the recording in an HDF5 file of temporaldata, such as a session of torch_brain's data sets.
+
+    Each array of a time series is a field, named as users of that library reach it, such as "cursor.pos"; irregular
+    series with a ``unit_index`` are spikes, such as "spikes", with the names of ``units.id``. Intervals are tables of
+    their names, such as "trials" and "train_domain". h5py alone reads the file, and rows stay there.
+
+    Args:
+        path: the file.
+        fields: the names of the fields that are wanted; default: all that can be read.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: it is not of temporaldata; nothing in it can be read, or a field that `fields` names cannot.
+        KeyError: there is no field that `fields` names; the message lists those that are there.
+        ImportError: h5py is not installed: ``pip install "memload[hdf5]"``.
+
+    Example:
+        >>> import memload
+        >>> session = memload.open_temporaldata("t_20130819_center_out_reaching.h5")  # doctest: +SKIP
+        >>> slices = session.only("spikes", "cursor.vel").slices(1.0, rates={"spikes": 100})  # doctest: +SKIP
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise FileNotFoundError(f"{place}: {nothing_at(place)}")
+    return _recording(read_temporaldata(place, fields))
+
+
+def open_spikeglx(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
+    """Return the recording in a .bin file of SpikeGLX, such as that of a Neuropixels probe; its .meta file lies beside.
+
+    The channels of one kind are a field (samples, channels) of int16, read in place: "ap", "lf" and "sync" of a probe;
+    "mn", "ma", "xa" and "digital" of an NI card. `Recording.casts` makes volts of them. The first sample is at 0 s.
+
+    Args:
+        path: the .bin or the .meta file.
+        fields: the kinds of channels that are wanted; default: all.
+
+    Raises:
+        FileNotFoundError: one of the two files is missing.
+        FormatError: the .meta file lacks a key, or does not fit the .bin file.
+        KeyError: there are no channels that `fields` names; the message lists those that are there.
+
+    Example:
+        >>> import memload
+        >>> session = memload.open_spikeglx("run_g0_t0.imec0.ap.bin", fields=["ap"])  # doctest: +SKIP
+        >>> loader = memload.FastLoader(session.slices(0.1), 32, cast=session.casts)  # doctest: +SKIP
+    """
+    return _recording(read_spikeglx(Path(path), fields))
+
+
 def open_recording(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
     """Return the recording at `path`, whatever its format.
 
-    That is a folder that `memload.write` made of one, or what `open_nwb` or `open_experanto` opens.
+    That is a folder that `memload.write` made of one, or what `open_nwb`, `open_experanto`,
+    `open_temporaldata` or `open_spikeglx` opens.
 
     Rows stay where they are. `memload.open` returns the recording of such a folder, too.
 

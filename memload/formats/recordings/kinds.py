@@ -10,6 +10,8 @@ from memload.formats.recordings.experanto import is_experanto, read_experanto
 from memload.formats.recordings.folder import holds_recording, read_folder
 from memload.formats.recordings.found import Found
 from memload.formats.recordings.nwb import is_nwb, read_nwb
+from memload.formats.recordings.spikeglx import is_spikeglx, read_spikeglx
+from memload.formats.recordings.temporaldata import is_temporaldata, read_temporaldata
 
 Reader = Callable[[Path, Sequence[str] | None], Found]
 """Reads a recording: where, and the names of the fields that are wanted."""
@@ -18,6 +20,8 @@ KINDS: tuple[tuple[str, Callable[[Path], bool], Reader], ...] = (
     ("a folder that memload.write made of a recording", holds_recording, read_folder),
     ("an NWB file", is_nwb, read_nwb),
     ("a folder of experanto", is_experanto, read_experanto),
+    ("a .bin file of SpikeGLX with its .meta file", is_spikeglx, read_spikeglx),
+    ("an HDF5 file of temporaldata", is_temporaldata, read_temporaldata),
 )
 """For each kind its name, a test whether a path has it, and its reader."""
 
