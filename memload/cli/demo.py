@@ -71,8 +71,8 @@ In a loop:  loader = memload.FastLoader(memload.open("shards/"), batch_size=32, 
 _ROW_BYTES = SIDE * SIDE * 3 + RESPONSES * 4
 _MARGIN = 1.2  # free disk and memory required, for each byte needed
 _WORKING_MEMORY = 1_500_000_000  # ring, ceiling and the stock loader's batches, bytes
-_STOCK_SECONDS = 2.0  # for a round of the stock loader
-_COMPARE_SECONDS = 8.0  # for comparing batches, if the stock loader is slow
+_STOCK_SECONDS = 1.2  # for a round of the stock loader
+_COMPARE_SECONDS = 4.0  # for comparing batches, if the stock loader is slow
 
 
 @dataclass(frozen=True)

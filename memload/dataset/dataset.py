@@ -263,7 +263,7 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
             raise ValueError('only datasets that memload.concat({"name": dataset, ...}) joined have rows by name')
         return rows_of_each(self.fields[TAG].gather(np.arange(len(self))).cpu().numpy(), self.names)
 
-    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+    def map(self, fn: Callable[[Any], Any], *, in_processes: bool = False) -> MappedDataset:
         """Return a dataset whose sample ``i`` is ``fn(self[i])``.
 
         A `FastLoader` gathers rows natively and runs ``fn`` ahead of the loop in background threads; see

@@ -107,7 +107,7 @@ class Float32View(Dataset[dict[str, Any]]):
             raise TypeError(f"the rows of {type(self.base).__name__} have no tiers; those of memload.open do")
         return self._of(self.base.with_tier(tier, **options))
 
-    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+    def map(self, fn: Callable[[Any], Any], *, in_processes: bool = False) -> MappedDataset:
         """Return a dataset whose samples are ``fn(sample)`` of the converted ones; see `memload.Dataset.map`."""
         return MappedDataset(self, fn, in_processes=in_processes)
 

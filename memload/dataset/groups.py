@@ -199,7 +199,7 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 raise KeyError(f"rename: no dataset has a field {old!r}; there are {list(known)}")
         return replace(self, members={name: _renamed(name, one, names) for name, one in self.members.items()})
 
-    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+    def map(self, fn: Callable[[Any], Any], *, in_processes: bool = False) -> MappedDataset:
         """Return a dataset whose sample ``i`` is ``fn(self[i])``; ``dataset_idx`` in a sample is an int.
 
         FastLoader runs such a dataset on torch's own machinery, also with ``collate_fn=memload.group_collate``. For a

@@ -54,7 +54,7 @@ class MappedDataset(Dataset[Any]):
         [[0, 2], [4, 6]]
     """
 
-    def __init__(self, base: Any, fn: Callable[..., Any], *, in_processes: bool = False) -> None:
+    def __init__(self, base: Any, fn: Callable[[Any], Any], *, in_processes: bool = False) -> None:
         if not callable(fn):
             raise TypeError(f"map takes a function of one sample, got {type(fn).__name__}")
         if not hasattr(base, "__getitem__") or not hasattr(base, "__len__"):
@@ -83,7 +83,7 @@ class MappedDataset(Dataset[Any]):
                 note_row(error, index, getattr(self.fn, "__qualname__", type(self.fn).__name__))
             raise
 
-    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+    def map(self, fn: Callable[[Any], Any], *, in_processes: bool = False) -> MappedDataset:
         """Return a dataset that applies ``fn`` to the results of the functions so far; see ``Dataset.map``."""
         return MappedDataset(self, fn, in_processes=in_processes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import NoReturn
 
 import torch
 
@@ -16,7 +16,7 @@ from memload.columns.ragged_fields import RaggedField
 from memload.dataset.dataset import Dataset
 
 
-def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does
+def zip(*unnamed: NoReturn, **members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does
     """Return the fields of several datasets of equal length side by side; nothing is copied.
 
     Row i of the result has the fields of row i of each dataset. If rows have keys, such as session and trial,
