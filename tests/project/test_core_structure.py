@@ -75,3 +75,13 @@ def test_no_two_headers_include_each_other():
 @pytest.mark.parametrize("folder", CORE)
 def test_a_folder_of_the_core_stays_readable_in_size(folder):
     assert len({path.stem for path in (CSRC / folder).glob("*.*") if path.name != "CMakeLists.txt"}) <= 15
+
+
+def test_what_a_wheel_is_built_from_needs_no_newer_headers_of_linux_than_its_container_has():
+    """manylinux_2_28 has those of Linux 4.18; core/io/kernel_abi.h says the rest."""
+    newer = re.compile(
+        r"<linux/(?!futex\.h>|mempolicy\.h>)|\bMADV_(COLD|PAGEOUT|POPULATE)|\b(__NR|SYS)_io_uring|\bgettid\("
+    )
+    shipped = [path for path in SOURCES if not folder_of(path).startswith(("tests", "fuzz"))]
+    code = {path: re.sub("//.*", "", path.read_text()) for path in shipped}
+    assert [f"{path}: {found[0]}" for path, text in code.items() if (found := newer.search(text))] == []

@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/fault_guard.h"
 #include "core/base/memory.h"
+#include "core/io/kernel_abi.h"
 
 namespace memload {
 namespace {
@@ -183,7 +184,7 @@ bool Storage::enter_block(std::size_t block) const noexcept {
   const bool resident = in_page_cache(static_cast<const std::byte*>(begin), bytes);
   seen_[block].store(resident ? kEntered : kAbsent, std::memory_order_relaxed);
   // Unknown before Linux 5.14: then pages are entered as they are read.
-  if (resident) ::madvise(begin, bytes, MADV_POPULATE_READ);
+  if (resident) ::madvise(begin, bytes, kernel::kPopulateRead);
   return resident;
 }
 
@@ -200,7 +201,7 @@ void Storage::read_blocks(const std::byte* at, std::size_t n) const noexcept {
   for (std::size_t block = first / kHugePage; block <= (first + n - 1) / kHugePage; ++block) {
     if (seen_[block].exchange(kEntered, std::memory_order_relaxed) == kEntered) continue;
     const auto [begin, bytes] = block_pages(block);
-    if (::madvise(begin, bytes, MADV_POPULATE_READ) != 0) ::madvise(begin, bytes, MADV_WILLNEED);
+    if (::madvise(begin, bytes, kernel::kPopulateRead) != 0) ::madvise(begin, bytes, MADV_WILLNEED);
   }
 }
 

@@ -12,12 +12,14 @@
 namespace memload {
 
 Uring::Uring(std::size_t entries)
-    : ring_(static_cast<int>(::syscall(__NR_io_uring_setup, static_cast<unsigned>(entries), &params_))) {
+    : ring_(static_cast<int>(::syscall(kernel::kUringSetup, static_cast<unsigned>(entries), &params_))) {
   if (ring_ < 0) throw_errno("io_uring_setup");
   try {
-    submissions_ = map(params_.sq_off.array + params_.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
-    completions_ = map(params_.cq_off.cqes + params_.cq_entries * sizeof(io_uring_cqe), IORING_OFF_CQ_RING);
-    entries_ = map(params_.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES);
+    submissions_ =
+        map(params_.submission_offsets.array + params_.submissions * sizeof(unsigned), kernel::kSubmissionsAt);
+    completions_ = map(params_.completion_offsets.completions + params_.completions * sizeof(kernel::Completion),
+                       kernel::kCompletionsAt);
+    entries_ = map(params_.submissions * sizeof(kernel::Submission), kernel::kEntriesAt);
   } catch (...) {
     release();
     throw;
@@ -40,23 +42,23 @@ Uring::Mapping Uring::map(std::size_t bytes, off_t offset) {
 }
 
 void Uring::push_read(int fd, std::byte* to, std::size_t offset, std::size_t length, std::size_t tag) noexcept {
-  const unsigned slot = tail_ & *at<unsigned>(submissions_, params_.sq_off.ring_mask);
-  io_uring_sqe& entry = at<io_uring_sqe>(entries_, 0)[slot];
+  const unsigned slot = tail_ & *at<unsigned>(submissions_, params_.submission_offsets.mask);
+  kernel::Submission& entry = at<kernel::Submission>(entries_, 0)[slot];
   entry = {};
-  entry.opcode = IORING_OP_READ;
-  entry.fd = fd;
-  entry.addr = reinterpret_cast<std::uintptr_t>(to);
-  entry.len = static_cast<unsigned>(length);
-  entry.off = offset;
-  entry.user_data = tag;
-  at<unsigned>(submissions_, params_.sq_off.array)[slot] = slot;
-  std::atomic_ref(*at<unsigned>(submissions_, params_.sq_off.tail)).store(++tail_, std::memory_order_release);
+  entry.operation = kernel::kRead;
+  entry.file = fd;
+  entry.address = reinterpret_cast<std::uintptr_t>(to);
+  entry.length = static_cast<unsigned>(length);
+  entry.offset = offset;
+  entry.tag = tag;
+  at<unsigned>(submissions_, params_.submission_offsets.array)[slot] = slot;
+  std::atomic_ref(*at<unsigned>(submissions_, params_.submission_offsets.tail))
+      .store(++tail_, std::memory_order_release);
   ++pushed_;
 }
 
 int Uring::submit_and_wait() noexcept {
-  const auto taken =
-      ::syscall(__NR_io_uring_enter, ring_, pushed_, 1U, IORING_ENTER_GETEVENTS, nullptr, std::size_t{0});
+  const auto taken = ::syscall(kernel::kUringEnter, ring_, pushed_, 1U, kernel::kGetEvents, nullptr, std::size_t{0});
   if (taken < 0) return errno == EINTR || errno == EAGAIN || errno == EBUSY ? 0 : errno;
   pushed_ -= static_cast<unsigned>(taken);
   return 0;

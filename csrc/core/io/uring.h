@@ -1,12 +1,13 @@
 // io_uring, as far as reads of files need it: one thread has many reads under way.
 #pragma once
 
-#include <linux/io_uring.h>
 #include <sys/types.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "core/io/kernel_abi.h"
 
 namespace memload {
 
@@ -30,15 +31,16 @@ class Uring {
   // Calls done(tag, result) for every read that has ended: result is its bytes, or -errno. done may push.
   template <typename Done>
   void reap(Done done) {
-    std::atomic_ref head(*at<unsigned>(completions_, params_.cq_off.head));
+    std::atomic_ref head(*at<unsigned>(completions_, params_.completion_offsets.head));
     const unsigned tail =
-        std::atomic_ref(*at<unsigned>(completions_, params_.cq_off.tail)).load(std::memory_order_acquire);
-    const unsigned mask = *at<unsigned>(completions_, params_.cq_off.ring_mask);
+        std::atomic_ref(*at<unsigned>(completions_, params_.completion_offsets.tail)).load(std::memory_order_acquire);
+    const unsigned mask = *at<unsigned>(completions_, params_.completion_offsets.mask);
     unsigned next = head.load(std::memory_order_relaxed);
     while (next != tail) {
-      const io_uring_cqe entry = at<io_uring_cqe>(completions_, params_.cq_off.cqes)[next & mask];
+      const kernel::Completion entry =
+          at<kernel::Completion>(completions_, params_.completion_offsets.completions)[next & mask];
       head.store(++next, std::memory_order_release);
-      done(static_cast<std::size_t>(entry.user_data), static_cast<std::int64_t>(entry.res));
+      done(static_cast<std::size_t>(entry.tag), static_cast<std::int64_t>(entry.result));
     }
   }
 
@@ -55,7 +57,7 @@ class Uring {
     return reinterpret_cast<T*>(mapping.data + offset);
   }
 
-  io_uring_params params_{};
+  kernel::RingParameters params_{};
   int ring_ = -1;
   Mapping submissions_;
   Mapping completions_;
