@@ -65,4 +65,4 @@ def test_the_programs_of_spikeglx_run(tmp_path, monkeypatch):
     names = run("spikeglx.md", 2)
     assert names["loader"].engine == "native"
     assert names["batch"]["ap"].shape[1:] == (300, 384)
-    assert float(names["batch"]["ap"].abs().max()) <= 0.6 / 500
+    assert float(names["batch"]["ap"].abs().max()) <= 0.6 / 500 * (1 + 1e-6)
