@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -155,3 +156,17 @@ def proxy(store_server: Server, monkeypatch: pytest.MonkeyPatch) -> Generator[Pr
         monkeypatch.setenv(name, value)
     yield proxy
     proxy.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path, None, None]:
+    """A file system of 2 MiB, where this process may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if (
+        os.getuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=False).returncode
+    ):
+        pytest.skip("may not mount a small file system here")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)

@@ -1,6 +1,7 @@
 """Stores that fail, are slow and lie: what can be cured is, what cannot raises in the loop, and a resume is exact."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -91,8 +92,55 @@ def test_a_replaced_object_of_another_size_is_an_error(faulty_set, proxy, store_
     ds = memload.open("s3://bucket/shorter")
     first = sorted(faulty_set.glob("shard-*"))[0]
     store_server.put_bytes(f"shorter/{first.name}", bytes(first.stat().st_size - 1))
-    with pytest.raises(memload.ShardReadError, match="the object was replaced"):
+    with pytest.raises(memload.ShardReadError, match="the object was cut"):
         ds[0]
+
+
+def test_a_shard_that_is_cut_behind_a_folder_says_so(faulty_set, tmp_path):
+    folder = shutil.copytree(faulty_set, tmp_path / "cut")
+    first = sorted(folder.glob("shard-*"))[0]
+    for nbytes in (first.stat().st_size - 1, 1000):
+        ds = memload.open(f"file://{folder}")
+        os.truncate(first, nbytes)
+        with pytest.raises(memload.ShardReadError, match=rf"shard-00000.safetensors: the object was cut.* {nbytes} "):
+            ds.select(range(100)).fields["image"].gather(torch.arange(100).numpy())
+
+
+def test_a_shard_that_is_cut_after_it_was_read_says_so(faulty_set, tmp_path):
+    folder = shutil.copytree(faulty_set, tmp_path / "cut")
+    first = sorted(folder.glob("shard-*"))[0]
+    ds = memload.open(f"file://{folder}", cache_bytes="16MB")
+    ds[0]
+    os.truncate(first, 200_000)
+    with pytest.raises(memload.ShardReadError, match="the object was cut to 200000 bytes, and the set needs bytes"):
+        ds.select(range(100)).fields["image"].gather(torch.arange(100).numpy())
+
+
+def test_a_store_that_does_not_answer_is_asked_again(faulty_set, proxy, monkeypatch):
+    monkeypatch.setattr(objects, "_TIMEOUT", "2s")
+    ds = memload.open("s3://bucket/faulty", cache_bytes="64MB")
+    proxy.faults = ["hang"]
+    want = list(loader_of(memload.open(faulty_set)))
+    assert_same(loader_of(ds), want)
+    assert not proxy.faults
+
+
+@pytest.mark.parametrize("room", ["2.4MB", "64MB"])
+def test_a_full_disk_under_the_cache(faulty_set, proxy, small_disk, room):
+    """With half of the room or more the loop goes on; with less it raises, and a smaller cache goes on."""
+    want = list(loader_of(memload.open(faulty_set).select(range(0, ROWS, 2))))
+    taken = small_disk / "other"
+    taken.write_bytes(bytes(300_000))
+    ds = memload.open("s3://bucket/faulty", cache=small_disk / "cache", cache_bytes=room).select(range(0, ROWS, 2))
+    if room == "2.4MB":
+        for _ in range(2):
+            assert_same(loader_of(ds), want)
+        return
+    with pytest.raises(memload.DiskSpaceError, match="the disk is full, and has room for less than half"):
+        list(loader_of(ds))
+    del ds
+    smaller = memload.open("s3://bucket/faulty", cache=small_disk / "cache", cache_bytes="1.5MB")
+    assert_same(loader_of(smaller.select(range(0, ROWS, 2))), want)
 
 
 def test_a_refusal_is_an_error_at_once(faulty_set, proxy):

@@ -76,7 +76,8 @@ class Proxy:
     Attributes:
         latency: seconds before each answer.
         rate: bytes per second of each answer; 0: no limit.
-        faults: what happens to the next requests: a status, "cut" for half of the body, "drop" for no answer.
+        faults: what happens to the next requests: a status, "cut" for half of the body, "drop" for a
+            connection that is closed, "hang" for no answer until the client has gone.
         always: likewise, of all requests whose path matches its first part; None: nothing.
     """
 
@@ -133,7 +134,9 @@ class Proxy:
             if fault is None and self.faults:
                 fault = self.faults.pop(0)
         time.sleep(self.latency)
-        if fault == "drop":
+        if fault in ("drop", "hang"):
+            if fault == "hang":
+                handler.rfile.read(1)  # ends when the client does
             handler.close_connection = True
         elif isinstance(fault, int):
             self._reply(handler, fault, {}, b"<Error><Code>Injected</Code></Error>")

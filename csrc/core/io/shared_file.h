@@ -47,6 +47,11 @@ inline void* map_file(int file, std::size_t bytes, const std::string& path) {
   if (static_cast<std::size_t>(info.st_size) < bytes && ::ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     throw_errno(path + ": cannot grow");
   }
+  // Without disk space of its own, a page that is written to later would end the process when the disk is full.
+  if (!path.empty()) {
+    errno = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+    if (errno != 0) throw_errno(path + ": no disk space for it");
+  }
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED) throw_errno(path + ": cannot map");
   return memory;

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from memload._core import BlockTable, CacheRoom, Storage
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
-from memload.formats.remote.cache_folder import PINNED, PRESENT, CachedSet, CacheFolder, RemoteFile, evicted
+from memload.formats.remote.cache_folder import PINNED, PRESENT, CachedSet, CacheFolder, RemoteFile, evicted, punch
 from memload.formats.remote.link import link
 from memload.formats.remote.objects import Objects
 from memload.sizes import format_size
@@ -320,21 +320,42 @@ class BlockCache:
         if size != file.nbytes or known != etag:
             url = self.objects.url_of(file.name)
             what = f"{size} bytes instead of {file.nbytes}" if size != file.nbytes else "another ETag than before"
+            happened = "cut" if size < file.nbytes else "replaced"
             raise ShardReadError(
-                f"{url}: the object was replaced: it has {what}; open the set again", file=url, offset=begin
+                f"{url}: the object was {happened}: it has {what}; open the set again", file=url, offset=begin
             )
 
     def _fail(self, blocks: range, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            folder = self.keeping.folder
+            self._clear(blocks)
+            if self._goes_on_with_less(blocks):
+                self.table.failed(np.arange(blocks.start, blocks.stop))
+                return
             error = DiskSpaceError(
-                f"{folder}: the disk of the cache is full; make room, or give a smaller cache_bytes= than "
-                f"{format_size(self.limit)}"
+                f"{self.keeping.folder}: the disk is full, and has room for less than half of cache_bytes="
+                f"{format_size(self.keeping.nbytes)}; make room, or give a smaller cache_bytes="
             )
         with self._lock:
             for block in blocks:
                 self._errors[block] = error
         self.table.failed(np.arange(blocks.start, blocks.stop))
+
+    def _clear(self, blocks: range) -> None:
+        """Give the disk back what was written of blocks before it was full."""
+        for block in blocks:
+            number, offset, nbytes = self._place(block)
+            file, base = self.mirrors.place(number)
+            punch(file, base + offset, nbytes)
+
+    def _goes_on_with_less(self, blocks: range) -> bool:
+        """Take what lies there, without some blocks, as the room from now on; return False if that is too little.
+
+        What a process has pinned is at most half of its room, so with half of it a pass still goes on.
+        """
+        left = self.room.used - self.bytes_of(np.arange(blocks.start, blocks.stop))
+        with self._lock:
+            self.limit = min(self.limit, left)
+            return self.limit >= self.keeping.nbytes // 2
 
     # Eviction.
 

@@ -27,6 +27,8 @@ from memload._core import BlockTable, CacheRoom
 from memload.errors import FormatError
 
 ROOM, SET, TABLE = "room", "set.json", "blocks"
+LEAST_BLOCK = 1 << 16
+"""Bytes of the smallest blocks."""
 _FORMAT = "memload-cache"
 PRESENT, PINNED = 2, 4  # of BlockTable.states: the state, and the bit of a pin
 _STATE = 3
@@ -159,14 +161,25 @@ class CacheFolder:
         Args:
             url: where the set lies.
             content: what tells this set from an earlier one at the same place: the bytes of its index.
-            block_bytes: bytes of a block.
+            block_bytes: bytes of a block; where other processes read the set in smaller blocks now, it is theirs.
             files: its files.
         """
-        key = xxhash.xxh3_128_hexdigest(f"{url}\n{block_bytes}\n".encode() + content)
-        one = CachedSet(self.path / key, url, block_bytes, tuple(files))
+
+        def of(size: int) -> CachedSet:
+            key = xxhash.xxh3_128_hexdigest(f"{url}\n{size}\n".encode() + content)
+            return CachedSet(self.path / key, url, size, tuple(files))
+
+        one = of(block_bytes)
+        smaller = [of(block_bytes >> k) for k in range(1, block_bytes.bit_length()) if block_bytes >> k >= LEAST_BLOCK]
+        if shared := [other for other in smaller if self._is_read(other)]:
+            return shared[0]
         if not (one.path / SET).exists():
             self._prepare(one)
         return one
+
+    def _is_read(self, one: CachedSet) -> bool:
+        """Whether another process reads a set now."""
+        return (one.path / SET).exists() and not one.table(self.room).was_alone
 
     def _prepare(self, one: CachedSet) -> None:
         """Make the folder of a set beside its place, and rename it, so that it is complete or not there."""

@@ -175,7 +175,7 @@ class Objects:
             answer = await obstore.get_async(self.store, self.folder + name, options=options)
             data = await answer.bytes_async()
         except refusals.PreconditionError as error:
-            raise self._replaced(name, begin) from error
+            raise await self._changed(name, begin, end) from error
         except FileNotFoundError as error:
             what = "there is no such bucket" if "NoSuchBucket" in str(error) else "there is no such object"
             raise FileNotFoundError(f"{self.url_of(name)}: {what}") from None
@@ -186,17 +186,32 @@ class Objects:
             ) from None
         found = answer.meta
         if (etag and found.get("e_tag") not in (None, etag)) or found["size"] < (end or 0):
-            raise self._replaced(name, begin)
+            raise self._replaced(name, begin, end, found["size"])
         if end is not None and len(data) != end - begin:
             raise OSError(
                 f"{len(data)} bytes came instead of {end - begin}: the body was cut, or the object is shorter"
             )
         return Part(data, found.get("e_tag") or "", found["size"])
 
-    def _replaced(self, name: str, begin: int) -> ShardReadError:
+    async def _changed(self, name: str, begin: int, end: int | None) -> ShardReadError:
+        """Return the error of an object whose ETag is another one now."""
+        import obstore
+
+        try:
+            size = (await obstore.head_async(self.store, self.folder + name))["size"]
+        except Exception:  # the error that is known already says more
+            size = end or 0
+        return self._replaced(name, begin, end, size)
+
+    def _replaced(self, name: str, begin: int, end: int | None, size: int) -> ShardReadError:
+        cut = size < (end or 0)
+        what = (
+            f"was cut to {size} bytes, and the set needs bytes {begin} to {end}"
+            if cut
+            else ("was replaced since it was first read, so its bytes are no longer those of this set")
+        )
         return ShardReadError(
-            f"{self.url_of(name)}: the object was replaced since it was first read, so its bytes are no longer those "
-            "of this set; open the set again",
+            f"{self.url_of(name)}: the object {what}; open the set again",
             file=self.url_of(name),
             offset=begin,
         )

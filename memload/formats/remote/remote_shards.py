@@ -18,7 +18,7 @@ from memload.columns.fields import AnyColumn, Field, row_nbytes
 from memload.errors import ShardFormatError
 from memload.formats.paths import PathLike
 from memload.formats.remote.block_cache import BlockCache, Keeping
-from memload.formats.remote.cache_folder import ROOM, SET, TABLE, RemoteFile
+from memload.formats.remote.cache_folder import LEAST_BLOCK, ROOM, SET, TABLE, RemoteFile
 from memload.formats.remote.objects import Address, Objects
 from memload.formats.shards.index import INDEX_NAME, ROWS_FOLDER, ShardIndex, ShardRecord, parse_index, tensors_of
 from memload.formats.shards.lookups import looked_up
@@ -28,7 +28,7 @@ from memload.formats.shards.reading import check_tensors, fields_on
 from memload.formats.shards.safetensors_header import ShardLayout, TensorEntry, header_length, parse_header
 from memload.sizes import format_size, parse_size
 
-BLOCK, SMALL_BLOCK = 1 << 20, 1 << 16
+BLOCK, SMALL_BLOCK = 1 << 20, LEAST_BLOCK
 """Bytes of a block; of a set with rows of more than LARGE_ROW bytes, so that little but the row itself is fetched."""
 LARGE_ROW = 256 << 10
 _LEAST_BLOCKS = 1024  # that a cache has room for, as far as blocks may be smaller: a batch of scattered rows takes many

@@ -8,7 +8,6 @@ import os
 import pickle
 import resource
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -443,20 +442,6 @@ def test_too_little_space_is_noticed_beforehand_and_states_need_and_free(tmp_pat
     assert caught.value.free == pytest.approx(free, rel=0.1)
     assert caught.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 2 MiB, where this process may mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if (
-        os.getuid() != 0
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=False).returncode
-    ):
-        pytest.skip("may not mount a small file system here")
-    yield disk
-    subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def stream(blocks):

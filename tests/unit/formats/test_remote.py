@@ -329,6 +329,28 @@ def test_the_room_counts_all_sets_of_a_folder(sets, proxy, tmp_path):
     assert disk_bytes(folder) <= 5_000_000
 
 
+def test_rooms_of_other_sizes_share_the_blocks_of_whoever_reads_now(sets, proxy, tmp_path):
+    program = f"""
+        import sys, memload
+        ds = memload.open("s3://bucket/plain", cache={str(tmp_path / "cache")!r}, cache_bytes="64MB")
+        ds[0]
+        print("read", flush=True)
+        sys.stdin.read()
+    """
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout.readline() == b"read\n"
+    larger = cache_of(memload.open("s3://bucket/plain", cache=tmp_path / "cache", cache_bytes="2GiB"))
+    other.communicate()
+    assert larger.table.block_bytes == 1 << 16
+    assert len(list((tmp_path / "cache").glob("*/set.json"))) == 1
+    assert (
+        cache_of(memload.open("s3://bucket/plain", cache=tmp_path / "new", cache_bytes="2GiB")).table.block_bytes
+        == 1 << 20
+    )
+
+
 def test_the_command_lists_and_clears_a_cache(sets, proxy, tmp_path, capsys):
     folder = tmp_path / "cache"
     ds = memload.open("s3://bucket/plain", cache=folder, cache_bytes="64MB")
