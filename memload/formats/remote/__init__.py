@@ -1,5 +1,5 @@
 """Sets of shards in object stores, read through blocks that are kept on a local disk or in RAM.
 
-`objects` reads parts of objects, and `link` runs the requests; `block_cache` keeps blocks in mirror files, and
+`objects` reads parts of objects, and `link` runs the requests; `block_cache` keeps blocks in `mirrors`, and
 `cache_folder` is the folder of these; `remote_shards` opens a set.
 """

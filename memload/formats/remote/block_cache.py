@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import threading
 import time
 import weakref
@@ -26,6 +25,7 @@ from memload._core import BlockTable, CacheRoom, Storage
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
 from memload.formats.remote.cache_folder import PINNED, PRESENT, CachedSet, CacheFolder, RemoteFile, evicted, punch
 from memload.formats.remote.link import link
+from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at, write_at
 from memload.formats.remote.objects import Objects
 from memload.sizes import format_size
 
@@ -46,63 +46,6 @@ class Counts:
 
     def __init__(self) -> None:
         self.fetched_bytes = self.requests = self.hits = self.misses = self.evicted = 0
-
-
-class Mirrors:
-    """The mirror files of a set in a folder."""
-
-    def __init__(self, entry: CachedSet) -> None:
-        self._entry = entry
-        self._open: dict[int, int] = {}
-        self._lock = threading.Lock()
-        for file in entry.files:
-            if (entry.path / file.name).stat().st_size != file.nbytes:
-                raise ShardReadError(
-                    f"{entry.path / file.name}: the mirror file of a shard has another length than the shard; remove "
-                    f"the folder {entry.path}"
-                )
-
-    def place(self, number: int) -> tuple[int, int]:
-        """Return the descriptor of a file, and where it begins there."""
-        with self._lock:
-            if number not in self._open:
-                path = self._entry.path / self._entry.files[number].name
-                self._open[number] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            return self._open[number], 0
-
-    def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
-        """Map a file, which errors call `name`."""
-        return Storage.mirror(str(self._entry.path / self._entry.files[number].name), name, table, number, origin)
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        for file in self._open.values():
-            os.close(file)
-        self._open.clear()
-
-
-class MirrorsInMemory:
-    """The mirror files of a set as parts of one file in memory."""
-
-    def __init__(self, files: Sequence[RemoteFile]) -> None:
-        self._files = files
-        ends = np.cumsum([-(-file.nbytes // 4096) * 4096 for file in files], dtype=np.int64)
-        self._begins = [0, *ends.tolist()]
-        self._file = os.memfd_create("memload-blocks", os.MFD_CLOEXEC)
-        os.ftruncate(self._file, self._begins[-1])
-
-    def place(self, number: int) -> tuple[int, int]:
-        """Return the descriptor of the file, and where a shard begins there."""
-        return self._file, self._begins[number]
-
-    def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
-        """Map the part of one shard, which errors call `name`."""
-        path, nbytes = f"/proc/self/fd/{self._file}", self._files[number].nbytes
-        return Storage.mirror(path, name, table, number, origin, self._begins[number], nbytes)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._file)
 
 
 @dataclass(frozen=True)
@@ -263,7 +206,7 @@ class BlockCache:
         """Compare a block that an earlier process left with its checksum."""
         number, offset, nbytes = self._place(block)
         file, base = self.mirrors.place(number)
-        data = _pread(file, base + offset, nbytes)
+        data = read_at(file, base + offset, nbytes)
         if len(data) == nbytes and xxhash.xxh3_64_intdigest(data) == self.table.checksum(block):
             self.table.vouch(block)
             return True
@@ -302,7 +245,7 @@ class BlockCache:
             part = await link().carried(end - begin, lambda: self.objects.part(name, begin, end, etag))
             self._check(number, part.etag, part.size, begin)
             file, base = self.mirrors.place(number)
-            _pwrite(file, memoryview(part.data), base + begin)
+            write_at(file, memoryview(part.data), base + begin)
             self.table.arrived(first, self._checksums(part.data))
             self.counts.fetched_bytes += end - begin
             self.counts.requests += 1
@@ -450,18 +393,3 @@ def _runs(blocks: Blocks, firsts: Blocks, most: int) -> list[tuple[int, int]]:
         else:
             runs.append((block, 1))
     return runs
-
-
-def _pread(file: int, offset: int, nbytes: int) -> bytes:
-    pieces: list[bytes] = []
-    while nbytes and (piece := os.pread(file, nbytes, offset)):
-        pieces.append(piece)
-        nbytes -= len(piece)
-        offset += len(piece)
-    return b"".join(pieces)
-
-
-def _pwrite(file: int, data: memoryview, offset: int) -> None:
-    while len(data):
-        done = os.pwrite(file, data, offset)
-        data, offset = data[done:], offset + done
