@@ -836,6 +836,10 @@ class Device:
         """
         Whether an event has come.
         """
+    def follow(self, stream: typing.SupportsInt | typing.SupportsIndex, other: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Let what is queued in the stream from now on run after all that is in the other one now.
+        """
     def record(self, stream: typing.SupportsInt | typing.SupportsIndex) -> DeviceEvent:
         """
         An event that comes when all that is in the stream now is done.
@@ -968,17 +972,17 @@ class Pipeline:
         """
         Plan one batch of exactly these rows.
         """
-    def ready(self) -> bool:
+    def ready(self) -> typing.Any:
         """
-        Whether next() has a batch, or its error, without waiting.
+        Whether next() has a batch, or its error, without waiting; or a tuple like that of needed_destination(): set_destination() comes first.
         """
     def row_numbers(self) -> numpy.typing.NDArray[numpy.int64]:
         """
         The rows of the batch that next() gave last, as they were planned.
         """
-    def set_destination(self, first: typing.SupportsInt | typing.SupportsIndex, second: typing.SupportsInt | typing.SupportsIndex, owner: typing.Any) -> None:
+    def set_destination(self, first: typing.SupportsInt | typing.SupportsIndex, second: typing.SupportsInt | typing.SupportsIndex, owner: typing.Any) -> typing.Any:
         """
-        Memory for the two parts of that batch; without a route only the first, which `owner` keeps.
+        Memory for the two parts of that batch; without a route only the first, which `owner` keeps. Returns what needed_destination() gives then.
         """
     def stats(self) -> dict[str, typing.Any]:
         """

@@ -46,6 +46,11 @@ void wait(const PyDevice& device, Device::Stream stream, const PyDeviceEvent& ev
   device->wait(stream, event.event);
 }
 
+void follow(const PyDevice& device, Device::Stream stream, Device::Stream other) {
+  const WithoutGil released;
+  device->wait(stream, device->record(other));
+}
+
 bool done(const PyDevice& device, const PyDeviceEvent& event) {
   const WithoutGil released;
   return device->done(event.event);
@@ -78,6 +83,8 @@ void register_device(py::module_& m) {
       .def("record", &record, py::arg("stream"), "An event that comes when all that is in the stream now is done.")
       .def("wait", &wait, py::arg("stream"), py::arg("event"),
            "Let what is queued in the stream from now on run after an event.")
+      .def("follow", &follow, py::arg("stream"), py::arg("other"),
+           "Let what is queued in the stream from now on run after all that is in the other one now.")
       .def("done", &done, py::arg("event"), "Whether an event has come.")
       .def("synchronise", &synchronise, py::arg("event"), "Wait, without the GIL, until an event has come.");
   py::class_<PyPinnedSlots>(m, "PinnedSlots", "Where a pipeline's slots come from: memory that the device reads.")

@@ -168,22 +168,29 @@ class PyPipeline {
     pipeline_->check_files();
   }
 
-  bool ready() {
-    const WithoutGil released;
-    return pipeline_->ready();
+  py::object ready() {
+    std::optional<DestinationSize> need;
+    bool ready = false;
+    {
+      const WithoutGil released;
+      need = pipeline_->needed_destination();
+      if (!need) ready = pipeline_->ready();
+    }
+    return need ? sizes_of(need) : py::bool_(ready);
   }
 
-  py::object needed_destination() {
-    const auto need = wanted();
-    if (!need) return py::none();
-    return py::make_tuple(need->first, need->second);
-  }
+  py::object needed_destination() { return sizes_of(wanted()); }
 
-  void set_destination(std::uintptr_t first, std::uintptr_t second, const py::object& owner) {
+  py::object set_destination(std::uintptr_t first, std::uintptr_t second, const py::object& owner) {
     std::shared_ptr<void> kept = keep_alive(owner);
-    const WithoutGil released;
-    pipeline_->set_destination({reinterpret_cast<std::byte*>(first), reinterpret_cast<std::byte*>(second)},
-                               std::move(kept));
+    std::optional<DestinationSize> need;
+    {
+      const WithoutGil released;
+      pipeline_->set_destination({reinterpret_cast<std::byte*>(first), reinterpret_cast<std::byte*>(second)},
+                                 std::move(kept));
+      need = pipeline_->needed_destination();
+    }
+    return sizes_of(need);
   }
 
   PlanQueue cancel() {
@@ -243,6 +250,11 @@ class PyPipeline {
   Step wait(Batch& batch, std::chrono::milliseconds span, bool steal) {
     const WithoutGil released;
     return pipeline_->next(batch, span, steal);
+  }
+
+  static py::object sizes_of(const std::optional<DestinationSize>& need) {
+    if (!need) return py::none();
+    return py::make_tuple(need->first, need->second);
   }
 
   std::optional<DestinationSize> wanted() {
@@ -370,11 +382,14 @@ void register_pipeline(py::module_& m) {
            "The rows of the batch that next() gave last, as they were planned.")
       .def("check_files", &PyPipeline::check_files,
            "Raise ShardReadError if a file of the pass was cut since it was opened; asked at the end of a pass.")
-      .def("ready", &PyPipeline::ready, "Whether next() has a batch, or its error, without waiting.")
+      .def("ready", &PyPipeline::ready,
+           "Whether next() has a batch, or its error, without waiting; or a tuple like that of needed_destination(): "
+           "set_destination() comes first.")
       .def("needed_destination", &PyPipeline::needed_destination,
            "Bytes of each part of the first batch that has begun and has no destination; None if there is none.")
       .def("set_destination", &PyPipeline::set_destination, py::arg("first"), py::arg("second"), py::arg("owner"),
-           "Memory for the two parts of that batch; without a route only the first, which `owner` keeps.")
+           "Memory for the two parts of that batch; without a route only the first, which `owner` keeps. Returns what "
+           "needed_destination() gives then.")
       .def("cancel", &PyPipeline::cancel,
            "Stop gathering: the plan of what next() has not given, which gives nothing more. close() has to follow.")
       .def("close", &PyPipeline::close, py::arg("keep_slots") = false,

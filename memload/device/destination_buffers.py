@@ -99,9 +99,15 @@ _CPU = torch.device("cpu")
 
 
 class OnDevice(NamedTuple):
-    """A batch that is on the device for work that follows in the stream `work`."""
+    """A batch that is on the device for work that follows in the stream `work`.
+
+    Attributes:
+        batch: the batch.
+        memory: a tensor of each memory that it lies in; None: that is not known.
+    """
 
     batch: Any
+    memory: Sequence[torch.Tensor] | None = None
 
 
 class _IntoDestination(PipelinedBatches):
@@ -113,8 +119,9 @@ class _IntoDestination(PipelinedBatches):
 
     def is_ready(self) -> bool:
         """Return whether `next` has a batch without waiting."""
-        self._provide_destinations(self._pipeline.needed_destination())
-        return self._pipeline.ready()
+        while isinstance(found := self._pipeline.ready(), tuple):
+            self._provide_destinations(found)
+        return bool(found)
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, or a `BatchResult`; None at the end."""
@@ -132,8 +139,7 @@ class _IntoDestination(PipelinedBatches):
             buffers = self._memory(*need)
             addresses = [0 if part is None else part.data_ptr() for part in buffers]
             self._destinations.append(buffers)
-            self._pipeline.set_destination(addresses[0], addresses[-1], buffers)
-            need = self._pipeline.needed_destination()
+            need = self._pipeline.set_destination(addresses[0], addresses[-1], buffers)
 
     @abc.abstractmethod
     def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:
@@ -210,11 +216,12 @@ class TransferredBatches(_IntoDestination):
         return tuple(interface.empty(nbytes, interface.copies) if nbytes else None for nbytes in (first, second))
 
     def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> OnDevice:
-        interface = self._interface
-        for part in buffers:
-            if part is not None and self._cast_there:
-                interface.hold(part, interface.work)
+        interface, memory = self._interface, [part for part in buffers if part is not None]
         views = _views(buffers, arrays, interface.device)
+        if not self._cast_there:
+            return OnDevice(self._unpack(views), memory)
+        for part in memory:
+            interface.hold(part, interface.work)
         return OnDevice(interface.launch(interface.work, self._unpack, views) if self._made else self._unpack(views))
 
 

@@ -74,7 +74,7 @@ class DeviceBatches(Gatherer):
         self.gatherer = gatherer
         self.rows, self.depth = gatherer.rows, gatherer.depth
         self._placer, self._casts, self._transform = placer, casts, transform
-        self._prepared: deque[BatchResult] = deque()
+        self._prepared: deque[BatchResult] = deque()  # each with an `OnDevice`, or an error
         self._called = 0.0  # seconds that the function took
 
     def begin(self, seed: PassSeed) -> None:
@@ -109,7 +109,8 @@ class DeviceBatches(Gatherer):
             found.result()
         if found is None or found.error is not None:
             return found
-        result = self._transformed(self._placer.hand_over(found.batch, loop))
+        batch, memory = found.batch
+        result = self._transformed(self._placer.hand_over(batch, loop, memory))
         self._prepare_another()
         return result
 
@@ -156,6 +157,7 @@ class DeviceBatches(Gatherer):
             self._prepared.append(_Raised(error=without_frames(error), may_stop=True))
 
     def _prepare(self, timeout: float) -> BatchResult | None:
+        """Return the next batch, as an `OnDevice` in a result; None at the end."""
         gathered = self.gatherer.next(timeout)
         if gathered is None:
             return None
@@ -163,11 +165,12 @@ class DeviceBatches(Gatherer):
             if gathered.error is not None:
                 return gathered
             gathered = gathered.batch
-        on_device = isinstance(gathered, OnDevice)
-        batch = gathered.batch if on_device else self._placer.place(gathered)
-        if on_device and self._casts.casts:  # random numbers follow from the rows
-            batch = self._placer.launch(self._casts.apply, batch, self._seed, self.gatherer.row_numbers())
-        return BatchResult(batch)
+        if not isinstance(gathered, OnDevice):
+            gathered = OnDevice(self._placer.place(gathered))
+        elif self._casts.casts:
+            rows = self.gatherer.row_numbers()  # random numbers follow from the rows
+            gathered = OnDevice(self._placer.launch(self._casts.apply, gathered.batch, self._seed, rows))
+        return BatchResult(gathered)
 
     def _transformed(self, batch: Any) -> BatchResult:
         """Return the result of the user's function for the batch that the gatherer gave last."""

@@ -99,6 +99,9 @@ class Interface(HostMemory, Protocol):
     def wait(self, stream: Any, event: Any) -> None:
         """Make everything queued in a stream from now on run after an event."""
 
+    def follow(self, stream: Any, other: Any) -> None:
+        """Make everything queued in a stream from now on run after everything that is queued in another now."""
+
     def done(self, event: Any) -> bool:
         """Return whether an event has occurred, without waiting."""
 

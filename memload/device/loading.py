@@ -195,7 +195,7 @@ def fill_asynchronously(
         table, field, rows, shown: as of `fill`.
         interface: the device of the table.
     """
-    interface.wait(interface.copies, interface.record(interface.current()))  # what had the table's memory before
+    interface.follow(interface.copies, interface.current())  # what had the table's memory before
     begin, copied = 0, deque[Any]()
     try:
         for chunk in _pinned_chunks(field, rows, interface):
@@ -228,8 +228,7 @@ def _pinned_chunks(field: Field, rows: Numbers | range, host: Interface) -> Iter
         while need is not None:
             begun.append(host.pinned(max(1, need[0])))
             address = begun[-1].data_ptr()
-            pipeline.set_destination(address, address, begun[-1])
-            need = pipeline.needed_destination()
+            need = pipeline.set_destination(address, address, begun[-1])
 
     with _pipeline(GatherSpec({0: field}, Only(), {}), len(rows), most, near=host.near, borrowed=True) as pipeline:
         for number in _pushed_ahead(pipeline, rows, most):

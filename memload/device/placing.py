@@ -50,12 +50,12 @@ class Placer:
         plain = [_plain(tensor) and not interface.is_there(tensor) for tensor in found]
         copied = iter(self._copied_all([tensor for tensor, own in zip(found, plain, strict=True) if own]))
         if any(plain):
-            interface.wait(interface.work, interface.record(interface.copies))
+            interface.follow(interface.work, interface.copies)
         self._in_loop = False
         placed = iter([next(copied) if own else self._moved_in_loop(x) for x, own in zip(found, plain, strict=True)])
         made = map_tensors(batch, lambda _: next(placed), self._moved_object)
         if self._in_loop:
-            interface.wait(interface.work, interface.record(interface.current()))
+            interface.follow(interface.work, interface.current())
         return made
 
     def launch(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -69,20 +69,24 @@ class Placer:
         """
         return self.interface.call(fn, *args)
 
-    def hand_over(self, batch: Any, loop: Any = None) -> Any:
+    def hand_over(self, batch: Any, loop: Any = None, memory: Iterable[torch.Tensor] | None = None) -> Any:
         """Make the loop's stream wait for the stream `work`, and return the batch.
 
         Args:
             batch: the batch.
             loop: the stream; None: the current one.
+            memory: a tensor of each memory of the device that the batch lies in; None: the batch is searched for them.
         """
         interface = self.interface
         loop = interface.current() if loop is None else loop
-        interface.wait(loop, interface.record(interface.work))
-        for tensor in _one_of_each_memory(_plain_members(batch) or all_tensors_of(batch)):
-            if interface.is_there(tensor):
-                interface.hold(tensor, loop)
+        interface.follow(loop, interface.work)
+        for tensor in self._memory_of(batch) if memory is None else memory:
+            interface.hold(tensor, loop)
         return batch
+
+    def _memory_of(self, batch: Any) -> list[torch.Tensor]:
+        every = _one_of_each_memory(_plain_members(batch) or all_tensors_of(batch))
+        return [tensor for tensor in every if self.interface.is_there(tensor)]
 
     @contextlib.contextmanager
     def in_words(self) -> Iterator[None]:

@@ -100,6 +100,10 @@ class TorchInterface(TorchHostMemory):
         """Let a stream wait for an event."""
         stream.wait_event(event)
 
+    def follow(self, stream: torch.cuda.Stream, other: torch.cuda.Stream) -> None:
+        """Let a stream wait for what is queued in another now."""
+        stream.wait_stream(other)
+
     def done(self, event: Any) -> bool:
         """Return whether an event has occurred."""
         return bool(event.query())
@@ -136,6 +140,10 @@ class NativeInterface(TorchInterface):
     def wait(self, stream: torch.cuda.Stream, event: _core.DeviceEvent) -> None:
         """Let a stream wait for an event."""
         self.native.wait(stream.cuda_stream, event)
+
+    def follow(self, stream: torch.cuda.Stream, other: torch.cuda.Stream) -> None:
+        """Let a stream wait for what is queued in another now."""
+        self.native.follow(stream.cuda_stream, other.cuda_stream)
 
     def done(self, event: _core.DeviceEvent) -> bool:
         """Return whether an event has occurred."""

@@ -33,6 +33,7 @@ class SimulatedInterface:
         native: whether native threads copy.
         pinnable: the most bytes that can be pinned at once.
         seed: of the lateness.
+        at_once: whether nothing is late, and everything is done by the calling thread, for measurements.
     """
 
     why_not_native = ""
@@ -47,8 +48,9 @@ class SimulatedInterface:
         native: bool = True,
         pinnable: int | None = None,
         seed: int = 0,
+        at_once: bool = False,
     ) -> None:
-        self.simulated = simulated_extension().SimulatedDevice(pinnable)
+        self.simulated = simulated_extension().SimulatedDevice(pinnable, at_once)
         self.device = torch.device("cpu")
         self.native = _core.Device(self.simulated.capsule) if native else None
         self.copies = self.simulated.add_stream(*copies, seed)
@@ -130,6 +132,10 @@ class SimulatedInterface:
     def wait(self, stream: int, event: Any) -> None:
         """Let a stream wait."""
         self.simulated.wait(stream, event)
+
+    def follow(self, stream: int, other: int) -> None:
+        """Let a stream wait for another; by these calls, so that tests can leave out each of them."""
+        self.wait(stream, self.record(other))
 
     def done(self, event: Any) -> bool:
         """Whether an event has come."""

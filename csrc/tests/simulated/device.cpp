@@ -70,8 +70,8 @@ class SimulatedDevice::Worker {
   std::jthread thread_;                      // last: it ends before what it uses
 };
 
-std::shared_ptr<SimulatedDevice> SimulatedDevice::create(std::size_t pinnable) {
-  std::shared_ptr<SimulatedDevice> device(new SimulatedDevice(pinnable));
+std::shared_ptr<SimulatedDevice> SimulatedDevice::create(std::size_t pinnable, bool at_once) {
+  std::shared_ptr<SimulatedDevice> device(new SimulatedDevice(pinnable, at_once));
   const auto released = [weak = std::weak_ptr(device)](SimulatedMemory::Block block) {
     if (const auto alive = weak.lock()) alive->release(std::move(block));
   };
@@ -81,7 +81,7 @@ std::shared_ptr<SimulatedDevice> SimulatedDevice::create(std::size_t pinnable) {
 }
 
 // The first stream, number 0, is punctual: blocks whose leases have ended wait in it until they are used no more.
-SimulatedDevice::SimulatedDevice(std::size_t pinnable) : pinnable_(pinnable) {
+SimulatedDevice::SimulatedDevice(std::size_t pinnable, bool at_once) : pinnable_(pinnable), at_once_(at_once) {
   workers_.push_back(std::make_unique<Worker>(Lateness{{}, {}}, 0));
 }
 
@@ -105,6 +105,7 @@ Device::Stream SimulatedDevice::add_stream(Lateness lateness, unsigned seed) {
 }
 
 void SimulatedDevice::put(Stream stream, std::function<void()> work) {
+  if (at_once_) return work();
   const std::lock_guard lock(mutex_);
   if (stream >= workers_.size()) throw DeviceError("there is no stream " + std::to_string(stream));
   workers_[stream]->put(std::move(work));
@@ -156,6 +157,10 @@ void SimulatedDevice::copy_async(std::byte* to, const std::byte* from, std::size
     await(mark(stream));
     const auto aside = std::make_shared<std::vector<std::byte>>(from, from + bytes);
     copy_keeping(to, aside->data(), bytes, stream, aside);
+    return;
+  }
+  if (at_once_) {
+    std::memcpy(to, from, bytes);
     return;
   }
   put(stream, [this, to, from, bytes, sum = sum_of(from, bytes)] { copy_late(to, from, bytes, sum); });

@@ -34,8 +34,11 @@ struct Lateness {
 // Made by create(). Ends its threads when it dies, without waiting for what is still queued.
 class SimulatedDevice final : public Device, public std::enable_shared_from_this<SimulatedDevice> {
  public:
-  // pinnable: the most bytes that can be pinned at once.
-  static std::shared_ptr<SimulatedDevice> create(std::size_t pinnable = std::numeric_limits<std::size_t>::max());
+  // pinnable: the most bytes that can be pinned at once. at_once: nothing is late; each thing is done by the thread
+  // that puts it into a stream, so that a call costs its caller the same each time. For measurements, not for tests of
+  // order.
+  static std::shared_ptr<SimulatedDevice> create(std::size_t pinnable = std::numeric_limits<std::size_t>::max(),
+                                                 bool at_once = false);
   ~SimulatedDevice() override;
 
   [[nodiscard]] Stream add_stream(Lateness lateness, unsigned seed = 0);
@@ -93,7 +96,7 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
   class Worker;
   struct Mark;
 
-  explicit SimulatedDevice(std::size_t pinnable);
+  SimulatedDevice(std::size_t pinnable, bool at_once);
   void put(Stream stream, std::function<void()> work);
   void release(SimulatedMemory::Block block);
   void pin(const std::byte* memory, std::size_t bytes);
@@ -104,6 +107,7 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
   [[nodiscard]] std::stop_token stopping() const;
 
   const std::size_t pinnable_;
+  const bool at_once_;
   mutable std::mutex mutex_;
   std::map<const std::byte*, std::size_t> pinned_;  // guarded by mutex_, as all below
   std::size_t pinned_bytes_ = 0;

@@ -47,9 +47,9 @@ py::capsule capsule_of(const std::shared_ptr<Device>& device) {
   return capsule;
 }
 
-std::unique_ptr<PySimulated> simulated(std::optional<std::size_t> pinnable) {
+std::unique_ptr<PySimulated> simulated(std::optional<std::size_t> pinnable, bool at_once) {
   return std::make_unique<PySimulated>(
-      SimulatedDevice::create(pinnable.value_or(std::numeric_limits<std::size_t>::max())));
+      SimulatedDevice::create(pinnable.value_or(std::numeric_limits<std::size_t>::max()), at_once));
 }
 
 Device::Stream add_stream(const PySimulated& device, std::int64_t least, std::int64_t most, unsigned seed) {
@@ -112,7 +112,8 @@ PYBIND11_MODULE(_simulated, m) {
       .def("bytes", &bytes_of, "To be asked for once an event has come that was recorded after the read.");
   py::class_<PySimulated>(m, "SimulatedDevice",
                           "A device for tests, whose memory is plain RAM and whose streams are late threads.")
-      .def(py::init(&simulated), py::arg("pinnable") = py::none(), "At most so many bytes can be pinned at once.")
+      .def(py::init(&simulated), py::arg("pinnable") = py::none(), py::arg("at_once") = false,
+           "At most so many bytes can be pinned at once; nothing is late if all is done at once.")
       .def_property_readonly(
           "capsule", [](const PySimulated& d) { return capsule_of(d.get()); }, "What memload._core.Device takes.")
       .def("add_stream", &add_stream, py::arg("least"), py::arg("most"), py::arg("seed") = 0,
