@@ -7,7 +7,11 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['architectures', 'augment_images', 'cast_rows', 'cast_stim', 'copy_rows', 'device', 'mapped_address', 'toolkit', 'unusable_reason', 'version']
+__all__: list[str] = ['allocate_shared', 'architectures', 'augment_images', 'cast_rows', 'cast_stim', 'close_shared', 'copy_rows', 'device', 'free_shared', 'mapped_address', 'open_shared', 'toolkit', 'unusable_reason', 'version']
+def allocate_shared(nbytes: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, bytes]:
+    """
+    Memory of a device that other processes can open: its address, and the handle to open it by.
+    """
 def augment_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, images: typing.SupportsInt | typing.SupportsIndex, images_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Cut, flip, lay out and cast images, asynchronously on the stream with this handle; as memload._core.augment_images.
@@ -20,6 +24,10 @@ def cast_stim(src_address: typing.SupportsInt | typing.SupportsIndex, dst_addres
     """
     Cast n uint8 pixels on a device, asynchronously on the stream with this handle.
     """
+def close_shared(address: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Close it, once no kernel of this process reads it.
+    """
 def copy_rows(parts: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], dst_address: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, row_bytes: typing.SupportsInt | typing.SupportsIndex, choice: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, beside: bool = False) -> None:
     """
     Gather rows of so many bytes, asynchronously on the stream with this handle.
@@ -28,9 +36,17 @@ def device(index: typing.SupportsInt | typing.SupportsIndex) -> typing_extension
     """
     What memload._core.Device takes, for a device that exists. Raises RuntimeError.
     """
+def free_shared(address: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Free such memory, once no other process has it open.
+    """
 def mapped_address(host_address: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     The address by which a device reads this address of pinned memory.
+    """
+def open_shared(handle: bytes, device: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    The address by which kernels of a device read the memory of another process.
     """
 def unusable_reason(device: typing.SupportsInt | typing.SupportsIndex) -> str:
     """

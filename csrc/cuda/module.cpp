@@ -10,6 +10,7 @@
 #include "cuda/copy_device.h"
 #include "cuda/images.h"
 #include "cuda/rows.h"
+#include "cuda/shared_memory.h"
 
 namespace py = pybind11;
 
@@ -154,6 +155,21 @@ void augment_images_at(std::uintptr_t src, std::uintptr_t dst, std::size_t image
                  drawn.data(), shape, checked, device, reinterpret_cast<void*>(stream));
 }
 
+std::tuple<std::uintptr_t, py::bytes> allocate_shared_on(std::size_t nbytes, int device) {
+  SharedMemory made{};
+  {
+    const py::gil_scoped_release nogil;
+    made = allocate_shared(nbytes, device);
+  }
+  return {made.address, py::bytes(made.handle)};
+}
+
+std::uintptr_t open_shared_on(const py::bytes& handle, int device) {
+  const std::string given = handle;
+  const py::gil_scoped_release nogil;
+  return open_shared(given, device);
+}
+
 }  // namespace
 }  // namespace memload::cuda
 
@@ -185,6 +201,14 @@ PYBIND11_MODULE(_cuda, m) {
         "memload._core.augment_images.");
   m.def("mapped_address", memload::cuda::mapped_address, py::arg("host_address"), py::arg("device"),
         "The address by which a device reads this address of pinned memory.");
+  m.def("allocate_shared", memload::cuda::allocate_shared_on, py::arg("nbytes"), py::arg("device"),
+        "Memory of a device that other processes can open: its address, and the handle to open it by.");
+  m.def("free_shared", memload::cuda::free_shared, py::arg("address"), py::arg("device"),
+        py::call_guard<py::gil_scoped_release>(), "Free such memory, once no other process has it open.");
+  m.def("open_shared", memload::cuda::open_shared_on, py::arg("handle"), py::arg("device"),
+        "The address by which kernels of a device read the memory of another process.");
+  m.def("close_shared", memload::cuda::close_shared, py::arg("address"), py::arg("device"),
+        py::call_guard<py::gil_scoped_release>(), "Close it, once no kernel of this process reads it.");
   m.def("unusable_reason", memload::cuda::unusable_reason, py::arg("device"),
         "Why the kernels do not run on this device with this driver; \"\" if they do.");
 }

@@ -43,7 +43,7 @@ void end_of_capsule(PyObject* capsule) {
 }  // namespace
 
 pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlDataType dtype,
-                            std::vector<std::int64_t> shape) {
+                            std::vector<std::int64_t> shape, DlDevice device) {
   auto tensor = std::make_unique<LeasedTensor>();
   tensor->slot = slot;
   tensor->shape = std::move(shape);
@@ -53,13 +53,8 @@ pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlData
     tensor->strides[i] = step;
     step *= std::max<std::int64_t>(1, tensor->shape[i]);  // as torch counts: an empty side takes one
   }
-  tensor->managed = {{data,
-                      {1, 0},
-                      static_cast<std::int32_t>(tensor->shape.size()),
-                      dtype,
-                      tensor->shape.data(),
-                      tensor->strides.data(),
-                      0},
+  tensor->managed = {{data, device, static_cast<std::int32_t>(tensor->shape.size()), dtype, tensor->shape.data(),
+                      tensor->strides.data(), 0},
                      tensor.get(),
                      &end_of_tensor};
   PyObject* capsule = PyCapsule_New(&tensor->managed, kFresh, &end_of_capsule);

@@ -12,7 +12,7 @@
 namespace memload::python {
 
 struct DlDevice {
-  std::int32_t type;  // 1: CPU
+  std::int32_t type;  // 1: CPU, 2: a GPU of CUDA
   std::int32_t id;
 };
 
@@ -23,9 +23,10 @@ struct DlDataType {
   std::uint16_t lanes;
 };
 
-// A C-contiguous CPU tensor at `data`, which lies in the slot, as a capsule named "dltensor". The tensor made of it
-// owns a copy of the lease; its deleter touches nothing of Python's, so it may run anywhere.
+// A C-contiguous tensor at `data`, which lies in the slot, on the CPU unless another device is named, as a capsule
+// named "dltensor". The tensor made of it owns a copy of the lease; its deleter touches nothing of Python's, so it may
+// run anywhere.
 [[nodiscard]] pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlDataType dtype,
-                                          std::vector<std::int64_t> shape);
+                                          std::vector<std::int64_t> shape, DlDevice device = {1, 0});
 
 }  // namespace memload::python

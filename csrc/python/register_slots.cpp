@@ -62,6 +62,13 @@ py::object withheld(std::size_t nbytes, std::optional<int> node) {
   return to_capsule(lease, lease.get(), {1, 8, 1}, {static_cast<std::int64_t>(nbytes)});
 }
 
+// Memory that the caller keeps, and kernels of a GPU read.
+py::object gpu_view(std::uintptr_t address, std::size_t nbytes, int device) {
+  auto* const memory = reinterpret_cast<std::byte*>(address);
+  const SlotPool::Lease borrowed(memory, [](std::byte*) {});
+  return to_capsule(borrowed, memory, {1, 8, 1}, {static_cast<std::int64_t>(nbytes)}, {2, device});
+}
+
 }  // namespace
 
 void register_slots(py::module_& m) {
@@ -84,6 +91,8 @@ void register_slots(py::module_& m) {
       .def(py::init<std::size_t>(), py::arg("count"),
            "At most so many are kept; those beyond are freed when their tensors are gone.")
       .def("take", &Slots::take, py::arg("nbytes"), "A DLPack capsule of so many bytes, uninitialised.");
+  m.def("gpu_view", &gpu_view, py::arg("address"), py::arg("nbytes"), py::arg("device"),
+        "A DLPack capsule of memory that kernels of a GPU read at this address; the caller keeps it.");
   m.def(
       "withheld", &withheld, py::arg("nbytes"), py::arg("node") = py::none(),
       "A DLPack capsule of so many bytes, zeros on huge pages, which processes that are forked do not have; on a NUMA "

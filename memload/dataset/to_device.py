@@ -19,6 +19,7 @@ def to_device(
     bytes: int | str | None = None,  # noqa: A002 - bytes="60GB"
     weights: Any = None,
     progress: bool | None = None,
+    group: Any = None,
 ) -> Dataset:
     """Copy a dataset's stored bytes to where a GPU gathers them, and return a dataset that is gathered and cast there.
 
@@ -33,7 +34,8 @@ def to_device(
 
     With ``bytes=``, a dataset may be larger than the GPU's memory: it keeps so many bytes of rows, and the others stay
     in pinned RAM. One kernel gathers a batch from both, reading the rows in RAM across the bus, one batch ahead of the
-    loop. With several devices, each row lies on one of them, and any of them gathers from all.
+    loop. With several devices, each row lies on one of them, and any of them gathers from all. So it is with ``group=``
+    for the processes of a machine, of which each has a GPU, as under torchrun.
 
     Args:
         ds: a dataset in files or arrays. Join datasets before the call: copies on a device cannot be joined.
@@ -53,14 +55,19 @@ def to_device(
             only the speed.
         progress: whether to show a progress bar; None: if standard error is a terminal. Rows are copied in chunks of
             64 MB, of which three are in this machine's memory at a time; to a GPU of 32 MB, of which five are pinned.
+        group: a group of torch.distributed whose processes are on this machine and all make this call, with the same
+            dataset and a device of their own. Each row then lies once: on the GPU of one of them, or in RAM that all
+            have pinned. Each process gathers from all, so that a DistributedSampler shuffles the whole dataset.
+            Memory of a process that others still read is freed when they have dropped the dataset, too.
 
     Raises:
-        DeviceError: there is no such GPU, torch cannot use it, devices cannot read each other's memory, or the driver
-            refuses to pin the RAM.
+        DeviceError: there is no such GPU, torch cannot use it, devices cannot read each other's memory, the driver
+            refuses to pin the RAM or to share memory with other processes, or another process of the group failed.
         MemorySpaceError: the bytes do not fit, of a GPU or of RAM; the message has the figures, and nothing was copied.
         TypeError: `ds` is not a memload dataset, or ``bytes=`` and ``weights=`` are not for the tier.
         ValueError: rows of a field differ in length, or they are on a device already; ``bytes=`` is no size, or less
-            than one row; ``weights=`` are not one for each row; or a device is named twice.
+            than one row; ``weights=`` are not one for each row; a device is named twice; or processes of the group are
+            on several machines, or have different datasets.
 
     Example:
         >>> import memload, torch
@@ -84,10 +91,12 @@ def to_device(
                 "on a device: slice by hop=, or leave the rows where they are and give the loader device="
             )
     several = isinstance(device, list | tuple)
-    where = _tier(tier, splits=several or bytes is not None)
+    if several and group is not None:
+        raise TypeError("with group= each process names the one device that it has; got several")
+    where = _tier(tier, splits=several or bytes is not None or group is not None)
     if weights is not None and where is not Tier.SPLIT:
         raise TypeError("weights= choose which rows a device keeps of those that it cannot keep all: give bytes=, too")
-    return replace(ds, fields=loaded_there(ds.fields, device, where, bytes, weights, progress))
+    return replace(ds, fields=loaded_there(ds.fields, device, where, bytes, weights, progress, group))
 
 
 def _tier(given: Tier | str | None, *, splits: bool) -> Tier:
@@ -98,9 +107,9 @@ def _tier(given: Tier | str | None, *, splits: bool) -> Tier:
             f'tier is "device", "pinned" or "split" here, got {given!r}; others are given by memload.open(tier=...)'
         )
     if splits and given != Tier.SPLIT:
-        raise TypeError(f'bytes= and several devices are for tier="split"; the tier here is "{Tier(given)}"')
+        raise TypeError(f'bytes=, several devices and group= are for tier="split"; the tier here is "{Tier(given)}"')
     if given == Tier.SPLIT and not splits:
         raise TypeError(
-            'tier="split" takes bytes=, the bytes of rows on each device, such as "60GB", or several devices'
+            'tier="split" takes bytes=, the bytes of rows on each device, such as "60GB", several devices or group='
         )
     return Tier(given)

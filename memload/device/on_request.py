@@ -70,6 +70,7 @@ def loaded_there(
     nbytes: int | str | None,
     weights: Any,
     progress: bool | None,
+    group: Any = None,
 ) -> dict[str, Field]:
     """Return fields on a tier that a device gathers from: "device", "pinned" or "split".
 
@@ -80,6 +81,7 @@ def loaded_there(
         nbytes: for "split", the bytes of rows on each device; None: all rows are on the devices.
         weights: for "split", how often each row is drawn; None: all alike.
         progress: whether to show a bar; None: if standard error is a terminal.
+        group: for "split", the processes that share the rows; None: this one alone.
 
     Raises:
         MemorySpaceError, DeviceError, ValueError, TypeError: as `memload.to_device`.
@@ -90,11 +92,14 @@ def loaded_there(
         from memload.device.loading import loaded
 
         return loaded(fields, device_of(device), tier, progress)
+    each = None if nbytes is None else parse_size(nbytes)
+    if group is not None:
+        from memload.device.group_loading import gpu_or_host, loaded_by_group
+
+        return loaded_by_group(fields, gpu_or_host(device_of(device)), each, weights, group, progress)
     from memload.device.split_tier import loaded_in_parts
 
-    return loaded_in_parts(
-        fields, devices_of(device), None if nbytes is None else parse_size(nbytes), weights, progress
-    )
+    return loaded_in_parts(fields, devices_of(device), each, weights, progress)
 
 
 def pass_bytes(each: Sequence[PassSettings], buffers: int, count: int) -> int:

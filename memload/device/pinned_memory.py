@@ -32,6 +32,28 @@ from memload.sizes import format_size
 _PORTABLE = 1  # CUDA's cudaHostRegisterPortable: pinned for all devices of the process
 
 
+class Reads:
+    """The reads of memory by the streams of devices that may be under way."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, int], torch.cuda.Event] = {}  # of each stream, by device and handle
+
+    def note(self, device: torch.device) -> None:
+        """Note what is queued in a device's current stream now."""
+        if device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(device)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(stream)
+        self._last[stream.device_index, stream.cuda_stream] = event
+
+    def wait(self) -> None:
+        """Wait until all that was noted is done."""
+        with contextlib.suppress(RuntimeError):  # after a failed kernel, all calls fail
+            for event in self._last.values():
+                event.synchronize()
+
+
 class PinnedMemory:
     """Memory for a table of rows: uint8 (rows, row_bytes).
 
@@ -48,13 +70,22 @@ class PinnedMemory:
     """
 
     def __init__(self, rows: int, row_bytes: int, device: torch.device) -> None:
-        nbytes = rows * row_bytes
-        self.device, cuda = device, device.type == "cuda"
+        cuda = device.type == "cuda"
         near = node_of_gpu(torch.cuda.current_device() if device.index is None else device.index) if cuda else None
-        self.table = from_dlpack(withheld(nbytes, near.number if near else None)).view(rows, row_bytes)
-        self.storage = Storage.borrow(self.table, self.table.data_ptr(), nbytes, "pinned memory")
+        memory = withheld(rows * row_bytes, near.number if near else None)
+        self._begin(from_dlpack(memory).view(rows, row_bytes), device, Reads())
+
+    @classmethod
+    def over(cls, table: torch.Tensor, device: torch.device, reads: Reads) -> PinnedMemory:
+        """Return rows in memory of the caller's, whose reads are noted in `reads`, too."""
+        made = cls.__new__(cls)
+        made._begin(table, device, reads)
+        return made
+
+    def _begin(self, table: torch.Tensor, device: torch.device, reads: Reads) -> None:
+        self.table, self.device, self._reads = table, device, reads
+        self.storage = Storage.borrow(table, table.data_ptr(), table.nbytes, "pinned memory")
         self._process = os.getpid()
-        self._read: dict[tuple[int, int], torch.cuda.Event] = {}  # the last event of each stream, by device and handle
 
     def check_here(self) -> None:
         """Raise DeviceError in a process that was forked."""
@@ -83,7 +114,7 @@ class PinnedMemory:
                 'container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or keep '
                 "the dataset in files"
             )
-        weakref.finalize(self, _unpin, self.device, self.table, self._read, os.getpid()).atexit = False
+        weakref.finalize(self, _unpin, self.device, self.table, self._reads, os.getpid()).atexit = False
 
     def _forget_error(self) -> None:
         """Clear CUDA's record of the failed call, which torch's next kernel would report as its own error."""
@@ -92,13 +123,7 @@ class PinnedMemory:
 
     def was_read(self, device: torch.device | None = None) -> None:
         """Keep the memory pinned until a device's current stream has finished the work queued now."""
-        reader = device or self.device
-        if reader.type != "cuda":
-            return
-        stream = torch.cuda.current_stream(reader)
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record(stream)
-        self._read[stream.device_index, stream.cuda_stream] = event
+        self._reads.note(device or self.device)
 
     def seen(self) -> torch.Tensor | None:
         """Return the table as a tensor of the device, which keeps this object alive.
@@ -135,15 +160,13 @@ class _AsCuda:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3}
 
 
-def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[Any, torch.cuda.Event], process: int) -> None:
+def _unpin(device: torch.device, table: torch.Tensor, reads: Reads, process: int) -> None:
     """Unpin the memory after all streams have read it; do nothing in a forked child, which does not have it."""
     if os.getpid() != process:
         return
-    with contextlib.suppress(RuntimeError):  # after a failed kernel, all calls fail
-        for event in read.values():
-            event.synchronize()
-        with torch.cuda.device(device):
-            torch.cuda.cudart().cudaHostUnregister(table.data_ptr())  # type: ignore[no-untyped-call]
+    reads.wait()
+    with contextlib.suppress(RuntimeError), torch.cuda.device(device):  # after a failed kernel, all calls fail
+        torch.cuda.cudart().cudaHostUnregister(table.data_ptr())  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, eq=False)

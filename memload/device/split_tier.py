@@ -18,7 +18,9 @@ import torch
 
 from memload.columns.fields import Field
 from memload.device.devices import raise_device_error
+from memload.device.frames import FrameIndex
 from memload.device.loading import FramePlan, check_fits, check_loadable, fill
+from memload.device.node_sharing import NodeShare
 from memload.device.pinned_memory import PinnedMemory
 from memload.device.resident import ResidentColumn, ResidentField
 from memload.device.shares import Table, checked_weights, dealt_out, frames_on_devices, frequencies, renumbered
@@ -35,10 +37,12 @@ class SplitColumn(ResidentColumn):
     Args:
         on_devices: the tables of the devices.
         memory: the memory of the other rows; None: there are none.
+        share: what keeps the memories that processes share; None: all belong to this process.
     """
 
     on_devices: tuple[torch.Tensor, ...] = ()
     memory: PinnedMemory | None = None
+    share: NodeShare | None = None
 
     @property
     def is_far(self) -> bool:
@@ -48,6 +52,9 @@ class SplitColumn(ResidentColumn):
     def was_read(self) -> None:
         """Keep all memories until the gathering device's current stream has finished the work queued now."""
         device = self.table.device
+        if self.share is not None:
+            self.share.was_read()
+            return
         if device.type == "cuda":
             stream = torch.cuda.current_stream(device)
             for table in self.on_devices:
@@ -57,15 +64,18 @@ class SplitColumn(ResidentColumn):
 
     def check_here(self) -> None:
         """Raise DeviceError in a process that was forked from the one that loaded the rows."""
-        if self.memory is not None:
+        if self.share is not None:
+            self.share.check_here()
+        elif self.memory is not None:
             self.memory.check_here()
 
     def gathered_by(self, device: torch.device) -> SplitColumn:
         """Return the same rows, gathered by another of their devices."""
-        return replace(self, table=_table(self.on_devices, self.memory, device))
+        return replace(self, table=table_of(self.on_devices, self.memory, device))
 
 
-def _table(on_devices: Sequence[torch.Tensor], memory: PinnedMemory | None, device: torch.device) -> SplitRows:
+def table_of(on_devices: Sequence[torch.Tensor], memory: PinnedMemory | None, device: torch.device) -> SplitRows:
+    """Return rows on devices, and then those in RAM, for the device that gathers them."""
     if memory is None:
         return SplitRows(tuple(on_devices), device)
     seen = memory.seen() if device == memory.device else None
@@ -90,7 +100,10 @@ def where_split(fields: Mapping[Any, Field]) -> str:
     held: dict[str, int] = {}
     for column in columns:
         for table in column.on_devices:
-            held[f"on {table.device}"] = held.get(f"on {table.device}", 0) + table.nbytes
+            place = (
+                f"on {table.device}" if column.share is None else f"on devices of {len(column.on_devices)} processes"
+            )
+            held[place] = held.get(place, 0) + table.nbytes
     if in_ram := sum(column.memory.table.nbytes for column in columns if column.memory is not None):
         held["in pinned RAM"] = in_ram
     return " and ".join(f"{place} ({format_size(nbytes)})" for place, nbytes in held.items())
@@ -124,7 +137,7 @@ def loaded_in_parts(
     plans = {name: FramePlan.of(field) for name, field in fields.items()}
     tables = {name: Table(len(plan.rows), plan.frames.row_bytes) for name, plan in plans.items()}
     each = frames_on_devices(tables, nbytes, len(devices))
-    parts = {name: _Parts.of(plan, each[name], len(devices), often) for name, plan in plans.items()}
+    parts = {name: Parts.of(plan, each[name], len(devices), often) for name, plan in plans.items()}
     _check_fit(parts, devices, limited=nbytes is not None)
     where = " and ".join(map(str, devices))
     total = sum(plan.nbytes for plan in plans.values())
@@ -140,49 +153,58 @@ def loaded_in_parts(
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """The frames of a field by the memory that they go to: those of the devices, and then pinned RAM."""
 
     plan: FramePlan
     numbers: list[Any]
 
     @classmethod
-    def of(cls, plan: FramePlan, each: int, devices: int, weights: Any) -> _Parts:
+    def of(cls, plan: FramePlan, each: int, devices: int, weights: Any) -> Parts:
+        """Return the parts of a field of which each device keeps at most `each` frames; weights: one for each row."""
         often = None if weights is None else frequencies(plan.index, weights, len(plan.rows))
         return cls(plan, dealt_out(len(plan.rows), each, devices, often))
 
     def nbytes(self, part: int) -> int:
+        """Return the bytes of the frames of one memory; -1: of RAM."""
         return len(self.numbers[part]) * self.plan.frames.row_bytes
 
-    def execute(self, devices: Sequence[torch.device], shown: Bar) -> Field:
-        on_devices = tuple(self._on(device, part, shown) for device, part in zip(devices, self.numbers, strict=False))
-        memory = self._pinned(devices[0], shown) if len(self.numbers[-1]) else None
+    def rows_of(self, part: int) -> Any:
+        """Return the stored numbers of the frames of one memory."""
+        numbers = self.numbers[part]
+        if isinstance(numbers, range):
+            return self.plan.rows[numbers.start : numbers.stop]
+        return numbers if isinstance(self.plan.rows, range) else self.plan.rows[numbers]
+
+    @property
+    def index(self) -> FrameIndex:
+        """The index of the field's rows into the frames, numbered memory after memory."""
         places = renumbered(self.numbers)
-        index = self.plan.index if places is None else self.plan.index.into(places)
-        column = SplitColumn(_table(on_devices, memory, devices[0]), index, on_devices=on_devices, memory=memory)
+        return self.plan.index if places is None else self.plan.index.into(places)
+
+    def execute(self, devices: Sequence[torch.device], shown: Bar) -> Field:
+        """Load the frames into memory of this process, and return the field over them."""
+        on_devices = tuple(self._on(device, part, shown) for part, device in enumerate(devices))
+        memory = self._pinned(devices[0], shown) if len(self.numbers[-1]) else None
+        table = table_of(on_devices, memory, devices[0])
+        column = SplitColumn(table, self.index, on_devices=on_devices, memory=memory)
         field = self.plan.field
         return ResidentField(field.dtype, field.shape, column, digest=field.digest)
 
-    def _on(self, device: torch.device, part: Any, shown: Bar) -> torch.Tensor:
-        table = torch.empty((len(part), self.plan.frames.row_bytes), dtype=torch.uint8, device=device)
-        fill(table, self.plan.frames, self._rows(part), shown)
+    def _on(self, device: torch.device, part: int, shown: Bar) -> torch.Tensor:
+        shape = len(self.numbers[part]), self.plan.frames.row_bytes
+        table = torch.empty(shape, dtype=torch.uint8, device=device)
+        fill(table, self.plan.frames, self.rows_of(part), shown)
         return table
 
     def _pinned(self, device: torch.device, shown: Bar) -> PinnedMemory:
-        part = self.numbers[-1]
-        memory = PinnedMemory(len(part), self.plan.frames.row_bytes, device)
-        fill(memory.table, self.plan.frames, self._rows(part), shown)
+        memory = PinnedMemory(len(self.numbers[-1]), self.plan.frames.row_bytes, device)
+        fill(memory.table, self.plan.frames, self.rows_of(-1), shown)
         memory.pin()
         return memory
 
-    def _rows(self, part: Any) -> Any:
-        """Return the stored numbers of some of the frames that are loaded."""
-        if isinstance(part, range):
-            return self.plan.rows[part.start : part.stop]
-        return part if isinstance(self.plan.rows, range) else self.plan.rows[part]
 
-
-def _check_fit(parts: Mapping[str, _Parts], devices: Sequence[torch.device], *, limited: bool) -> None:
+def _check_fit(parts: Mapping[str, Parts], devices: Sequence[torch.device], *, limited: bool) -> None:
     """Raise MemorySpaceError, with figures, if the part of a device or that of RAM does not fit there."""
     instead = "give less of them by bytes=" if limited else "give bytes=, so that the others stay in pinned RAM"
     for number, device in enumerate(devices):

@@ -25,7 +25,7 @@ import memload
 from memload.device import pinned_memory
 from memload.device.frames import FrameIndex, frames_of
 from memload.device.loading import does_not_fit
-from memload.device.pinned_memory import PinnedMemory, _unpin, resident_fields
+from memload.device.pinned_memory import PinnedMemory, Reads, _unpin, resident_fields
 from memload.device.resident import ResidentColumn
 from memload.device.resident_batches import ResidentBatches, ResidentSettings
 from memload.engine.readers import resolve
@@ -453,9 +453,10 @@ def test_pinned_memory_goes_back_after_every_stream_that_reads_it_and_not_in_a_f
     runtime = SimpleNamespace(cudaHostUnregister=lambda address: order.append(address))
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)  # there is no GPU to ask
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    read = {k: SimpleNamespace(synchronize=lambda k=k: order.append(f"stream {k}")) for k in (1, 2)}
+    reads = Reads()
+    reads._last = {(0, k): SimpleNamespace(synchronize=lambda k=k: order.append(f"stream {k}")) for k in (1, 2)}
     table = torch.zeros(4, dtype=torch.uint8)
-    _unpin(CPU, table, read, os.getpid() + 1)
+    _unpin(CPU, table, reads, os.getpid() + 1)
     assert order == []
-    _unpin(CPU, table, read, os.getpid())
+    _unpin(CPU, table, reads, os.getpid())
     assert order == ["stream 1", "stream 2", table.data_ptr()]

@@ -1,0 +1,110 @@
+"""Rows that processes of a machine share: each lies once, batches are those from files, and no order of ends hurts."""
+
+import json
+import signal
+
+import pytest
+import torch
+from programs import run_all
+from sharing_cases import SimulatedNodeMemory, recording
+
+import memload
+from memload.device.node_memory import SharedFile
+from memload.device.node_sharing import NodeShare
+
+PROGRAM = "import sharing_cases; sharing_cases.main({rank}, 2, {folder!r}, *{names!r})"
+CASES = ("same_batches", "placed_once", "dropped_in_any_order", "refused", "forked")
+
+
+def two(folder, *names):
+    programs = {str(rank): PROGRAM.format(rank=rank, folder=str(folder), names=names) for rank in range(2)}
+    return list(run_all(programs).values())
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    ended = two(tmp_path_factory.mktemp("meeting"), *CASES)
+    assert [one.status for one in ended] == [0, 0], [one.err for one in ended]
+    return {name: [json.loads(one.out[k]) for one in ended] for k, name in enumerate(CASES)}
+
+
+def test_batches_are_those_from_files_in_each_process_and_shuffling_is_global(ran):
+    first, second = ran["same_batches"]
+    assert first["same"]
+    assert second["same"]
+    assert set(first["rows"]) | set(second["rows"]) == set(range(97))
+    assert "on devices of 2 processes" in first["says"]
+
+
+def test_each_row_lies_once_and_ram_is_one_file(ran):
+    first, second = ran["placed_once"]
+    assert first["rows"] == second["rows"]
+    on_devices, in_ram = first["rows"]
+    assert sum(on_devices) + in_ram == 97
+    assert min(on_devices) > 0
+    assert in_ram > 0
+    assert first["files"] == second["files"]
+    assert len(first["files"]) == 3  # the RAM, and the memory of each process
+
+
+def test_the_owner_may_drop_its_rows_first_and_last(ran):
+    first, second = ran["dropped_in_any_order"]
+    assert first == [[1, 0], [0, 1], True, [0, 2]]
+    assert second == [True, [0, 1], [1, 1], [0, 2]]
+
+
+def test_an_error_of_one_process_is_one_of_all_and_leaves_nothing(ran):
+    first, second = ran["refused"]
+    for seen in (first, second):
+        rows, sizes, _, small = seen["said"]
+        assert "load different rows" in rows
+        assert "nbytes: 20000 and 20001" in sizes
+        assert "less than one row" in small
+        assert seen["kept"] == 0
+    assert first["said"][2].endswith("process 1 of the group: DeviceError: there is no memory left")
+    assert second["said"][2] == "there is no memory left"
+    assert [first["freed"], second["freed"]] == [1, 0]
+
+
+def test_a_forked_process_is_refused(ran):
+    assert ran["forked"] == [[99, True]] * 2
+
+
+def test_a_reader_that_was_killed_is_no_reader(tmp_path):
+    owner, killed = two(tmp_path, "reader_killed")
+    assert killed.status == -signal.SIGKILL
+    assert (owner.status, json.loads(owner.out[0])) == (0, [0, 1])
+
+
+def test_an_owner_that_leaves_waits_for_readers(tmp_path):
+    ended = two(tmp_path, "owner_leaves_first")
+    assert [(one.status, one.out, one.err) for one in ended] == [(0, ["true"], "")] * 2
+
+
+def test_reads_are_waited_for_before_memory_is_closed_and_closed_before_it_is_freed():
+    order = []
+    memory = SimulatedNodeMemory()
+    share = NodeShare(memory.export(10), memory.device)
+    other = SharedFile.create(1)
+    share.reads.wait = lambda: order.append("wait")
+    opened = memory.open(SharedFile.create(10).path, 10)
+    share.add(type(opened)(opened.memory, lambda: order.append("close")), other.path)
+    share.close()
+    assert order == ["wait", "close"]
+    assert memory.freed == 1
+
+
+def test_one_process_shares_with_itself_and_without_a_group_nothing(tmp_path):
+    with pytest.raises(TypeError, match="call init_process_group first"):
+        memload.to_device(recording(), "cpu", group="WORLD")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        with pytest.raises(TypeError, match=r"group\.WORLD; got 'WORLD'"):
+            memload.to_device(recording(), "cpu", group="WORLD")
+        with pytest.raises(TypeError, match="names the one device"):
+            memload.to_device(recording(), ["cpu", "cpu"], group=torch.distributed.group.WORLD)
+        alone = memload.to_device(recording(), "cpu", bytes=30_000, group=torch.distributed.group.WORLD)
+        assert alone.tier is memload.Tier.SPLIT
+        assert alone[96]["number"] == 96
+    finally:
+        torch.distributed.destroy_process_group()
