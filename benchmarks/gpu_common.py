@@ -98,12 +98,18 @@ def gpu_facts(device: torch.device) -> dict[str, Any]:
 
 def smi_facts(device: torch.device) -> dict[str, str]:
     """Driver and bus, as nvidia-smi tells them; one word where there is no nvidia-smi."""
-    asked = ["nvidia-smi", f"--id={device.index or 0}", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader"]
+    asked = ["nvidia-smi", f"--id={smi_id(device)}", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return {"unknown": f"{type(error).__name__}: {error}"}
     return dict(zip(SMI_FIELDS, (value.strip() for value in said.split(",")), strict=False))
+
+
+def smi_id(device: torch.device) -> str:
+    """What nvidia-smi knows a device by: its UUID, since CUDA_VISIBLE_DEVICES numbers devices anew."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return str(device.index or 0) if uuid is None else f"GPU-{uuid}"
 
 
 def finish(device: torch.device) -> None:

@@ -6,14 +6,14 @@ streaming or ordinary, are those that were faster in a run before.
 
 With a GPU, before that: batches on their way to it, out of slots that are written with streaming stores, in turn with
 the same of ordinary ones. The reader of the slots is then the GPU's copy engine, not a CPU. `--quick` runs these lines
-without a GPU, too.
+without a GPU, too. At the end it says what csrc/core/pass/store_choice.h should have for this machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,8 @@ def grow(bench: GpuBench, case: Case) -> None:
         bench.judge(case.name, f"{most} threads, the {kind}, times one thread", found[most], None)
 
 
-def stores(bench: GpuBench, case: Case) -> None:
-    """Batches to a device out of slots that are written in either way."""
+def stores(bench: GpuBench, case: Case, tried: list[tuple[float, Spread]]) -> None:
+    """Batches to a device out of slots that are written in either way; `tried` gets the ring's size and the ratio."""
     ds, device, casts = case.workload.open(case.folder), bench.device, case.workload.casts(case.variant)
 
     def made(streaming: bool | None, rows: Dataset) -> Any:
@@ -123,6 +123,36 @@ def stores(bench: GpuBench, case: Case) -> None:
     what = f"streaming stores into slots for {device.type}, times ordinary ones (chosen: {chosen})"
     nbytes = {name: Spread.of(often * ds.nbytes / s / 1e9 for s in seconds) for name, seconds in times.items()}
     bench.judge(case.name, what, found, None, gb_per_second=nbytes, chosen=chosen)
+    tried.append((2 * usual.nbytes / last_level_cache(), found))
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache of the first CPU; 32 MB where the machine does not tell."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    told = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size[:-1]) * units[size[-1]] for size in told if size[-1:] in units), default=32 << 20)
+
+
+def advice(tried: Iterable[tuple[float, Spread]]) -> str:
+    """What kHalfCachesOfCopyEngine should be.
+
+    Args:
+        tried: the ring in halves of the last level cache, and how many times as fast streaming stores were.
+
+    Example:
+        >>> advice([(2.0, Spread(0.8, 0.7, 0.9, 3)), (9.0, Spread(1.1, 1.05, 1.2, 3))])
+        'ordinary stores were faster for rings up to 2 halves of the last level cache, of rings up to 9: set it to 2'
+    """
+    clear = [(halves, found.low > 1) for halves, found in tried if found.low > 1 or found.high < 1]
+    if not clear:
+        return "neither kind of stores was faster beyond the spread: leave it"
+    ordinary = max((halves for halves, streams in clear if not streams), default=0.0)
+    rings = f"rings up to {ordinary:.2g} halves of the last level cache" if ordinary else "no ring"
+    largest = max(halves for halves, _ in clear)
+    more = " at least" if ordinary == largest else ""
+    return (
+        f"ordinary stores were faster for {rings}, of rings up to {largest:.2g}: set it to {math.ceil(ordinary)}{more}"
+    )
 
 
 def firsts(cases: list[Case]) -> list[Case]:
@@ -158,8 +188,10 @@ def main() -> None:
     with bench.cases() as cases:
         every = [*variants_of(cases, chosen)]
         if args.quick or bench.device.type == "cuda":
+            tried: list[tuple[float, Spread]] = []
             for case in firsts(every):  # in any other variant the slots hold the same
-                bench.attempt(case.name, stores, bench, case)
+                bench.attempt(case.name, stores, bench, case, tried)
+            bench.add("stores", f"kHalfCachesOfCopyEngine of csrc/core/pass/store_choice.h: {advice(tried)}")
         for case in every:
             bench.attempt(case.name, grow, bench, case)
     bench.end()

@@ -46,32 +46,6 @@ void checked(cudaError_t status, const char* call) {
   throw DeviceError(what);
 }
 
-// Where calls are made: on a device, and allowed although another thread may be capturing a graph, as torch's
-// allocators make theirs. None of them is for a stream that is captured.
-class Here {
- public:
-  explicit Here(int device) : device_(device) { exchange(); }
-  ~Here() { exchange(); }
-  Here(const Here&) = delete;
-  Here& operator=(const Here&) = delete;
-
- private:
-  void exchange() noexcept { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-
-  DeviceGuard device_;
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
-// Calls for one device, of which nobody is told if they fail: what gives something back.
-template <typename Call>
-void quietly(int device, const Call& call) noexcept {
-  try {
-    const Here here(device);
-    if (call() != cudaSuccess) static_cast<void>(cudaGetLastError());
-  } catch (const std::exception&) {  // without the device there is nothing to give back
-  }
-}
-
 cudaStream_t handle_of(Device::Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(const Device::Event& event) { return static_cast<cudaEvent_t>(event.get()); }
 

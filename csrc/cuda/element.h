@@ -33,10 +33,9 @@ struct CastOf {
   using Out = To;
   static constexpr How kHow = kind;
   static constexpr bool kCopies = std::is_same_v<In, Out> && kind == How::plain;
-  // Only then can a result be a NaN. Constants may make one of an integer, too, but not those of by_reciprocal or
-  // fused.
-  static constexpr bool kNan =
-      kind == How::scaled || kind == How::computed || std::is_same_v<In, F16> || std::is_same_v<In, float>;
+  // Only then can a result be a NaN. An integer by a finite scale may become infinite, and stays so with a finite
+  // offset. Further constants may make a NaN of it, but not those of by_reciprocal or fused.
+  static constexpr bool kNan = kind == How::computed || std::is_same_v<In, F16> || std::is_same_v<In, float>;
   static constexpr bool kConstants = kind == How::computed || kind == How::by_reciprocal || kind == How::fused;
 };
 
@@ -229,13 +228,10 @@ MEMLOAD_BOTH inline std::uint32_t narrowed_by_definition(float first, float seco
   return narrow<Out>(first).bits | static_cast<std::uint32_t>(narrow<Out>(second).bits) << 16;
 }
 
-template <class Cast>
-MEMLOAD_BOTH inline std::uint32_t narrowed(float first, float second) {
-  using Out = typename Cast::Out;
+// The same of numbers.
+template <class Out>
+MEMLOAD_BOTH inline std::uint32_t narrowed_numbers(float first, float second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  if constexpr (Cast::kNan) {
-    if (first != first || second != second) return narrowed_by_definition<Out>(first, second);
-  }
   std::uint32_t both;
   if constexpr (std::is_same_v<Out, Bf16>) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
@@ -248,27 +244,65 @@ MEMLOAD_BOTH inline std::uint32_t narrowed(float first, float second) {
 #endif
 }
 
+MEMLOAD_BOTH inline bool either_nan(float first, float second) { return first != first || second != second; }
+
+template <class Cast>
+MEMLOAD_BOTH inline std::uint32_t narrowed(float first, float second) {
+  using Out = typename Cast::Out;
+  if (Cast::kNan && either_nan(first, second)) return narrowed_by_definition<Out>(first, second);
+  return narrowed_numbers<Out>(first, second);
+}
+
 // So many results of a cast side by side, which a thread stores at once.
 template <class Cast, std::uint32_t kElements>
 struct alignas(kElements * sizeof(typename Cast::Out)) Packet {
   std::uint32_t words[kElements * sizeof(typename Cast::Out) / 4];
 };
 
+// Results of two bytes each, of which any may be a NaN. One branch serves all: a NaN is rare, and may cost more.
+template <class Cast, std::uint32_t kElements>
+MEMLOAD_BOTH inline Packet<Cast, kElements> packet_of_results(const float (&results)[kElements]) {
+  using Out = typename Cast::Out;
+  Packet<Cast, kElements> packet;
+  bool nan = false;
+  MEMLOAD_UNROLL
+  for (std::uint32_t i = 0; i < kElements; i += 2) nan |= either_nan(results[i], results[i + 1]);
+  if (nan) {
+    MEMLOAD_UNROLL
+    for (std::uint32_t i = 0; i < kElements; i += 2) {
+      packet.words[i / 2] = narrowed_by_definition<Out>(results[i], results[i + 1]);
+    }
+    return packet;
+  }
+  MEMLOAD_UNROLL
+  for (std::uint32_t i = 0; i < kElements; i += 2) {
+    packet.words[i / 2] = narrowed_numbers<Out>(results[i], results[i + 1]);
+  }
+  return packet;
+}
+
 // next(i) gives result i before it is narrowed, and is called for each i in turn.
 template <class Cast, std::uint32_t kElements, class Next>
 MEMLOAD_BOTH inline Packet<Cast, kElements> packet_of(const Next& next) {
   constexpr std::uint32_t kInWord = 4 / sizeof(typename Cast::Out);
-  Packet<Cast, kElements> packet;
-  MEMLOAD_UNROLL
-  for (std::uint32_t i = 0; i < kElements; i += kInWord) {
-    const float first = next(i);
-    if constexpr (kInWord == 1) {
-      packet.words[i] = same_bits<std::uint32_t>(first);
-    } else {
-      packet.words[i / 2] = narrowed<Cast>(first, next(i + 1));
+  if constexpr (kInWord == 2 && Cast::kNan) {
+    float results[kElements];
+    MEMLOAD_UNROLL
+    for (std::uint32_t i = 0; i < kElements; ++i) results[i] = next(i);
+    return packet_of_results<Cast>(results);
+  } else {
+    Packet<Cast, kElements> packet;
+    MEMLOAD_UNROLL
+    for (std::uint32_t i = 0; i < kElements; i += kInWord) {  // a pair at a time, which takes few registers
+      const float first = next(i);
+      if constexpr (kInWord == 1) {
+        packet.words[i] = same_bits<std::uint32_t>(first);
+      } else {
+        packet.words[i / 2] = narrowed<Cast>(first, next(i + 1));
+      }
     }
+    return packet;
   }
-  return packet;
 }
 
 template <class Cast>

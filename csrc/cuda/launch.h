@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -44,6 +45,32 @@ class DeviceGuard {
   int previous_ = 0;
   bool changed_ = false;
 };
+
+// Where calls are made: on a device, and allowed although another thread may be capturing a graph, as torch's
+// allocators make theirs. None of them is for a stream that is captured.
+class Here {
+ public:
+  explicit Here(int device) : device_(device) { exchange(); }
+  ~Here() { exchange(); }
+  Here(const Here&) = delete;
+  Here& operator=(const Here&) = delete;
+
+ private:
+  void exchange() noexcept { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+  DeviceGuard device_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// Calls for one device, of which nobody is told if they fail: what gives something back.
+template <typename Call>
+void quietly(int device, const Call& call) noexcept {
+  try {
+    const Here here(device);
+    if (call() != cudaSuccess) static_cast<void>(cudaGetLastError());
+  } catch (const std::exception&) {  // without the device there is nothing to give back
+  }
+}
 
 constexpr unsigned kThreads = 256;  // of a block
 

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -78,6 +79,7 @@ DeviceRule rule_of(const PyRule& given) {
   if (channels == 0 || inner == 0 || (by_channel && constants == 0)) {
     throw py::value_error("there are no such channels");
   }
+  if (!std::isfinite(scale) || !std::isfinite(offset)) throw py::value_error("scale and offset are finite");
   return rule;
 }
 

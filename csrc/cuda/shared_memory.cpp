@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 
 #include "cuda/launch.h"
 
@@ -22,20 +21,11 @@ void check_shares(int device) {
   if (shares == 0) throw CudaError("device " + std::to_string(device) + " shares no memory with other processes");
 }
 
-template <typename Call>
-void quietly(int device, const Call& call) noexcept {
-  try {
-    const DeviceGuard guard(device);
-    if (call() != cudaSuccess) static_cast<void>(cudaGetLastError());
-  } catch (const std::exception&) {  // without the device there is nothing to give back
-  }
-}
-
 }  // namespace
 
 SharedMemory allocate_shared(std::size_t bytes, int device) {
   check_shares(device);
-  const DeviceGuard guard(device);
+  const Here here(device);
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule;
   void* memory = nullptr;
   check(cudaMalloc(&memory, size), "cudaMalloc");
@@ -56,7 +46,7 @@ std::uintptr_t open_shared(const std::string& handle, int device) {
   cudaIpcMemHandle_t given;
   if (handle.size() != sizeof given.reserved) throw CudaError("there is no such handle of shared memory");
   std::memcpy(given.reserved, handle.data(), sizeof given.reserved);
-  const DeviceGuard guard(device);
+  const Here here(device);
   void* memory = nullptr;
   check(cudaIpcOpenMemHandle(&memory, given, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
   return reinterpret_cast<std::uintptr_t>(memory);

@@ -77,8 +77,8 @@ class ImageWalk {
     return (carry_ == 0 ? (middle_length_ - middle_) * inner_length_ : inner_length_) - inner_;
   }
 
-  // To the next element of a run; inner() and outer() stay. Past its end it goes nowhere.
-  MEMLOAD_BOTH void step() { source_ += inner_stride_; }
+  // How far each element of a run is from the one before.
+  [[nodiscard]] MEMLOAD_BOTH std::int32_t stride() const { return static_cast<std::int32_t>(inner_stride_); }
 
   MEMLOAD_BOTH void advance() {
     source_ += inner_stride_;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "cast/element.h"
@@ -269,6 +270,21 @@ void check_narrowing(std::uint16_t infinity) {
   }
 }
 
+TEST(no_finite_scale_and_offset_make_a_nan_of_an_integer) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const std::array constants = {0.0F, 1.0F, kLargest, std::numeric_limits<float>::min()};
+  for (const float x : {0.0F, 1.0F, 255.0F, -32768.0F, 65535.0F}) {
+    for (const float scale : constants) {
+      for (const float offset : constants) {
+        for (const float sign : {1.0F, -1.0F}) {
+          CHECK(!std::isnan(scaled(x, scale, sign * offset)));
+          CHECK(!std::isnan(scaled(x, -scale, sign * offset)));
+        }
+      }
+    }
+  }
+}
+
 TEST(bf16_is_rounded_to_nearest_even_beside_each_boundary) { check_narrowing<Bf16>(0x7F80); }
 TEST(f16_is_rounded_to_nearest_even_beside_each_boundary) { check_narrowing<F16>(0x7C00); }
 
@@ -287,17 +303,18 @@ TEST(a_walk_through_an_image_goes_where_the_cursor_goes) {
       for (std::uint32_t begin = 0; begin < elements; ++begin) {
         ImageCursor cursor(shape, draw, begin);
         cuda::ImageWalk walk(axes, draw, begin);
-        cuda::ImageWalk along(axes, draw, begin);
         const std::uint32_t run = walk.run();
+        const std::uint32_t first = walk.source();
+        const std::uint32_t channel = walk.outer();
+        const std::int64_t stride = walk.stride();
         for (std::uint32_t at = begin; at < std::min(elements, begin + 40); ++at) {
           CHECK(walk.source() == cursor.source());
           CHECK((shape.planes ? walk.outer() : walk.inner()) == cursor.channel());
           if (at < begin + run) {
-            CHECK(along.source() == cursor.source());
-            CHECK(!shape.planes || along.outer() == cursor.channel());
+            CHECK(first + (at - begin) * stride == cursor.source());
+            CHECK(!shape.planes || channel == cursor.channel());
           }
           walk.advance();
-          along.step();
           cursor.advance();
         }
       }
