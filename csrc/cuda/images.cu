@@ -7,15 +7,15 @@
 // for 16 bytes of results at best. These have all that a packet costs, its place included.
 //
 //                                sm_80          sm_90          sm_100
-//   u8 -> bf16 plain             36, 0, 125     36, 0, 137     30, 0, 137
-//   u8 -> bf16 norm_removed      36, 0, 141     36, 0, 153     29, 0, 151
-//   u8 -> bf16 scaled            32, 0, 152     40, 0, 167     29, 0,  90
-//   u8 -> bf16 fused             40, 0, 140     40, 0, 153     42, 0, 153
-//   i16 -> bf16 by_reciprocal    40, 0, 228     45, 0, 242     48, 0, 219
-//   u8 -> f32 norm_removed       40, 0, 101     40, 0, 115     26, 0, 113
-//   u8 -> f32 by_reciprocal      40, 0, 138     48, 0, 154     42, 0, 146
-//   f32 -> bf16 plain            32, 0, 134     40, 0, 148     30, 0,  70
-//   f32 -> bf16 computed         40, 0, 248     40, 0, 277     38, 0, 130
+//   u8 -> bf16 plain             36, 0, 127     36, 0, 139     30, 0, 132
+//   u8 -> bf16 norm_removed      36, 0, 140     36, 0, 153     29, 0, 145
+//   u8 -> bf16 scaled            36, 0, 141     38, 0, 156     28, 0, 148
+//   u8 -> bf16 fused             40, 0, 144     40, 0, 156     42, 0, 145
+//   i16 -> bf16 by_reciprocal    40, 0, 206     45, 0, 221     48, 0, 212
+//   u8 -> f32 norm_removed       40, 0, 103     40, 0, 117     26, 0, 111
+//   u8 -> f32 by_reciprocal      40, 0, 139     48, 0, 154     42, 0, 144
+//   f32 -> bf16 plain            28, 0,  98     32, 0, 112     28, 0, 108
+//   f32 -> bf16 computed         40, 0, 212     40, 0, 234     40, 0, 229
 //
 // The naive reference is Cast.apply: crop, flip and transposition one after the other, in
 // tests/gpu/test_kernels_gpu.py. csrc/tests/test_kernels.cpp goes through the walk and the casts on the CPU. No GPU has

@@ -14,13 +14,13 @@
 //   u8 -> u8 plain               31, 0,  15     31, 0,  15     32, 0,  13
 //   u8 -> bf16 plain             30, 0,  36     30, 0,  36     32, 0,  40
 //   u8 -> bf16 norm_removed      32, 0,  52     33, 0,  52     32, 0,  56
-//   u8 -> bf16 scaled            32, 0,  72     39, 0,  73     32, 0,  76
+//   u8 -> bf16 scaled            32, 0,  56     32, 0,  57     32, 0,  57
 //   u8 -> bf16 fused             46, 0,  76     48, 0,  80     48, 0,  74
 //   i16 -> bf16 by_reciprocal    48, 0, 148     48, 0, 141     48, 0, 141
 //   u8 -> f32 norm_removed       30, 0,  31     30, 0,  31     32, 0,  33
 //   u8 -> f32 by_reciprocal      47, 0,  91     48, 0,  92     40, 0,  94
-//   f32 -> bf16 plain            40, 0,  36     40, 0,  36     32, 0,  40
-//   f32 -> bf16 computed         48, 0, 165     48, 0, 178     48, 0, 178
+//   f32 -> bf16 plain            40, 0,  28     40, 0,  28     32, 0,  32
+//   f32 -> bf16 computed         48, 0, 156     48, 0, 168     48, 0, 171
 //
 // The naive reference is Cast.apply of the rows that torch's own indexing gives, in tests/gpu/test_kernels_gpu.py.
 // csrc/tests/test_kernels.cpp goes through all of it but

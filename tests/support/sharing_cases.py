@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from children import in_fork
+from programs import Program
 from same_rows import batches, same
 from torch.utils.data import DistributedSampler
 
@@ -178,6 +179,16 @@ def _same_on(parts, local, **options):
 
 
 keepers = []
+
+
+def programs(folder, *names):
+    """Return what each of two processes runs, by rank."""
+    code = "import sharing_cases; sharing_cases.main({rank}, 2, {folder!r}, *{names!r})"
+    alone = {"GLOO_SOCKET_IFNAME": "lo"}  # the machine may have no network
+    return {
+        str(rank): Program(code.format(rank=rank, folder=str(folder), names=names), environment=alone)
+        for rank in range(2)
+    }
 
 
 def main(rank, size, folder, *names):

@@ -4,6 +4,7 @@ import json
 import signal
 
 import pytest
+import sharing_cases
 import torch
 from programs import run_all
 from sharing_cases import SimulatedNodeMemory, recording
@@ -12,20 +13,30 @@ import memload
 from memload.device.node_memory import SharedFile
 from memload.device.node_sharing import NodeShare
 
-PROGRAM = "import sharing_cases; sharing_cases.main({rank}, 2, {folder!r}, *{names!r})"
 CASES = ("same_batches", "placed_once", "dropped_in_any_order", "refused", "forked")
-
-
-def two(folder, *names):
-    programs = {str(rank): PROGRAM.format(rank=rank, folder=str(folder), names=names) for rank in range(2)}
-    return list(run_all(programs).values())
+PAIRS = (CASES, ("reader_killed",), ("owner_leaves_first",))
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    ended = two(tmp_path_factory.mktemp("meeting"), *CASES)
-    assert [one.status for one in ended] == [0, 0], [one.err for one in ended]
-    return {name: [json.loads(one.out[k]) for one in ended] for k, name in enumerate(CASES)}
+def ended(tmp_path_factory):
+    """What each process left, by the cases of its pair; all pairs run at once."""
+    pairs = {
+        names: tmp_path_factory.mktemp("meeting") for names in (CASES, ("reader_killed",), ("owner_leaves_first",))
+    }
+    programs = {
+        (names, rank): program
+        for names, folder in pairs.items()
+        for rank, program in sharing_cases.programs(folder, *names).items()
+    }
+    left = run_all({f"{names[0]} {rank}": program for (names, rank), program in programs.items()})
+    return {names[0]: [left[f"{names[0]} {rank}"] for rank in range(2)] for names in pairs}
+
+
+@pytest.fixture(scope="module")
+def ran(ended):
+    both = ended[CASES[0]]
+    assert [one.status for one in both] == [0, 0], [one.err for one in both]
+    return {name: [json.loads(one.out[k]) for one in both] for k, name in enumerate(CASES)}
 
 
 def test_batches_are_those_from_files_in_each_process_and_shuffling_is_global(ran):
@@ -70,15 +81,14 @@ def test_a_forked_process_is_refused(ran):
     assert ran["forked"] == [[99, True]] * 2
 
 
-def test_a_reader_that_was_killed_is_no_reader(tmp_path):
-    owner, killed = two(tmp_path, "reader_killed")
+def test_a_reader_that_was_killed_is_no_reader(ended):
+    owner, killed = ended["reader_killed"]
     assert killed.status == -signal.SIGKILL
     assert (owner.status, json.loads(owner.out[0])) == (0, [0, 1])
 
 
-def test_an_owner_that_leaves_waits_for_readers(tmp_path):
-    ended = two(tmp_path, "owner_leaves_first")
-    assert [(one.status, one.out, one.err) for one in ended] == [(0, ["true"], "")] * 2
+def test_an_owner_that_leaves_waits_for_readers(ended):
+    assert [(one.status, one.out, one.err) for one in ended["owner_leaves_first"]] == [(0, ["true"], "")] * 2
 
 
 def test_reads_are_waited_for_before_memory_is_closed_and_closed_before_it_is_freed():
