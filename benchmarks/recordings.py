@@ -132,33 +132,50 @@ def beside_peers(bench: Bench, path: Path, starts: np.ndarray, *, linear: bool) 
     if not linear:
         contestants |= {f"temporaldata {n}": run for n, run in stock(ByTemporaldata(path, starts))}
     epochs = compete(contestants, bench.rounds)
+    most = slices_of_memory(path, starts, linear)
     for peer in ("numpy",) if linear else ("numpy", "temporaldata"):
         best = max((name for name in epochs if name.startswith(peer)), key=lambda name: np.median(rates(epochs[name])))
         times = share(epochs["fast"], epochs[best])
         fast, theirs = Spread.of(rates(epochs["fast"])), Spread.of(rates(epochs[best]))
         text = (
             f"{times.median:.1f} times ({times.low:.1f} to {times.high:.1f}) {best} workers: {fast.median:,.0f} "
-            f"slices/s, {theirs.median:,.0f}"
+            f"slices/s, {theirs.median:,.0f}; of the memory at most {most / theirs.median:.1f} times"
         )
         what = f"{'linear' if linear else 'nearest'} beside {peer}"
-        bench.add(what, text, times=times, fast=fast, peer=theirs, best=best, memory=memory, nbytes=loader.nbytes)
+        ceiling = {"slices_of_memory": most, "most_times": most / theirs.median}
+        bench.add(what, text, times=times, fast=fast, peer=theirs, best=best, memory=memory, **ceiling)
+
+
+def slices_of_memory(path: Path, starts: np.ndarray, linear: bool) -> float:
+    """Slices a second of nothing but the gather of the rows that come out: what the memory of this machine allows."""
+    seconds = 0.0
+    for name, rate in (("stim", 60), ("responses", 60 if linear else 30)):
+        ceiling, steps = gather_of(path, starts, name, rate)
+        rate = max(ceiling.run(streaming=one).rate for one in (False, True) for _ in range(2)) / steps
+        seconds += 1 / rate
+    return 1 / seconds
+
+
+def gather_of(path: Path, starts: np.ndarray, name: str, rate: int) -> tuple[GatherCeiling, int]:
+    """The ceiling of the rows of these slices, and how many rows a slice has."""
+    own = {"stim": 60, "responses": 30}[name]
+    steps = np.arange(int(SECONDS * rate)) * own // rate
+    rows = (np.rint(starts * own).astype(np.int64)[:, None] + steps).reshape(-1)
+    frames = memload.open(path, key={"stim": FRAMES, "responses": RESPONSES}[name][0])
+    return GatherCeiling(frames, rows, BATCH * len(steps)), len(steps)
 
 
 def beside_ceiling(bench: Bench, path: Path, starts: np.ndarray, name: str, rate: int, sampling: str) -> None:
     """Slices of one field, beside the gather of as many rows."""
     one = recording(path).only(name)
     loader = loader_of(one.slices(SECONDS, at=starts, rates={name: rate}, sampling=sampling))
-    own = {"stim": 60, "responses": 30}[name]
-    steps = np.arange(int(SECONDS * rate)) * own // rate
-    rows = (np.rint(starts * own).astype(np.int64)[:, None] + steps).reshape(-1)
-    frames = memload.open(path, key={"stim": FRAMES, "responses": RESPONSES}[name][0])
-    ceiling = GatherCeiling(frames, rows, BATCH * len(steps))
+    ceiling, steps = gather_of(path, starts, name, rate)
     streaming = max((False, True), key=lambda one: ceiling.run(streaming=one).rate)
     epochs = compete(
         {"fast": lambda: run_epoch(loader), "ceiling": lambda: ceiling.run(streaming=streaming)}, bench.rounds
     )
     found = share(epochs["fast"], epochs["ceiling"])
-    part = Spread(*(value * len(steps) for value in (found.median, found.low, found.high)), found.count)
+    part = Spread(*(value * steps for value in (found.median, found.low, found.high)), found.count)
     text = f"{part.median:.2f} ({part.low:.2f} to {part.high:.2f}) of the ceiling"
     bench.add(f"{name} {sampling} at {rate} Hz", text, share=part, fast=Spread.of(rates(epochs["fast"])))
 

@@ -31,14 +31,14 @@ def synthetic(trials=200, neurons=30):
 def main():
     """Train on some trials and report on others."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", nargs="?", help="an NWB file; default: a synthetic session")
+    parser.add_argument("path", nargs="?", help="an NWB file, or a folder of memload; default: a synthetic session")
     parser.add_argument("--label", default="orientation", help="a column of the trials")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each trial, from its start on")
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    session = synthetic() if options.path is None else memload.open_nwb(options.path, fields=["units"])
+    session = synthetic() if options.path is None else memload.open_recording(options.path, fields=["units"])
     print(session)
     trials = session.intervals["trials"]
     classes = np.unique(trials.columns[options.label])

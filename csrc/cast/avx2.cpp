@@ -103,6 +103,7 @@ AffineFn avx2_affine(DType from, DType to, Arithmetic how, Store store) noexcept
   return choose_affine<Lanes<Avx2>>(from, to, how, store);
 }
 
+BetweenFn avx2_between(Store store) noexcept { return choose_between<Avx2>(store); }
 CopyFn avx2_copy(Store store) noexcept { return choose_copy<Avx2>(store); }
 
 SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept {

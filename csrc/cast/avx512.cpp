@@ -104,6 +104,7 @@ AffineFn avx512_affine(DType from, DType to, Arithmetic how, Store store) noexce
   return choose_affine<Lanes<Avx512>>(from, to, how, store);
 }
 
+BetweenFn avx512_between(Store store) noexcept { return choose_between<Avx512>(store); }
 CopyFn avx512_copy(Store store) noexcept { return choose_copy<Avx512>(store); }
 
 SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept {

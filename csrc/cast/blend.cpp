@@ -1,5 +1,7 @@
 #include "cast/blend.h"
 
+#include "cast/target.h"
+
 namespace memload {
 namespace {
 
@@ -20,9 +22,8 @@ void mean(const double* __restrict sums, double count, T* __restrict out, std::s
 
 }  // namespace
 
-void interpolate(const float* a, const float* b, float weight, float* out, std::size_t n) noexcept {
-  between(a, b, weight, out, n);
-}
+BetweenFn scalar_between() noexcept { return between<float>; }
+
 void interpolate(const double* a, const double* b, float weight, double* out, std::size_t n) noexcept {
   between(a, b, static_cast<double>(weight), out, n);
 }

@@ -3,10 +3,14 @@
 
 #include <cstddef>
 
+#include "cast/cast.h"
+
 namespace memload {
 
 // Writes a + (b - a) * weight for n elements. The ranges do not overlap.
-void interpolate(const float* a, const float* b, float weight, float* out, std::size_t n) noexcept;
+using BetweenFn = void (*)(const float* a, const float* b, float weight, float* out, std::size_t n) noexcept;
+// All instruction sets agree to the bit. Throws std::invalid_argument for one that is not available.
+[[nodiscard]] BetweenFn find_between(Isa isa, Store store);
 void interpolate(const double* a, const double* b, float weight, double* out, std::size_t n) noexcept;
 
 // Adds n elements to their sums.

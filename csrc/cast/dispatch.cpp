@@ -123,6 +123,11 @@ MirrorFn find_mirror(std::size_t pixel_bytes, Isa isa) {
   return vector == nullptr ? scalar_mirror(pixel_bytes) : vector;
 }
 
+BetweenFn find_between(Isa isa, Store store) {
+  const Target* target = target_of(isa);
+  return target == nullptr ? scalar_between() : target->between(store);
+}
+
 CopyFn find_copy(Isa isa, Store store) {
   const Target* target = target_of(isa);
   return target == nullptr ? scalar_copy() : target->copy(store);

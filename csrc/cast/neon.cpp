@@ -224,6 +224,7 @@ CastFn neon_cast(CastRule rule, Store store) noexcept {
 // Left to the compiler's own vectors.
 AffineFn neon_affine(DType, DType, Arithmetic, Store) noexcept { return nullptr; }
 
+BetweenFn neon_between(Store) noexcept { return scalar_between(); }
 CopyFn neon_copy(Store) noexcept { return scalar_copy(); }
 
 SplitFn neon_split(std::size_t element_bytes, std::size_t channels) noexcept {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "cast/affine.h"
+#include "cast/blend.h"
 #include "cast/cast.h"
 #include "cast/planes.h"
 #include "cast/resize.h"
@@ -22,6 +23,7 @@ struct Target {
   SplitFn (*split)(std::size_t element_bytes, std::size_t channels) noexcept;
   ResizeLoops (*resize)() noexcept;
   MirrorFn (*mirror)(std::size_t pixel_bytes) noexcept;
+  BetweenFn (*between)(Store) noexcept;
 };
 
 // The instruction sets of this build, the best last, without the scalar version.
@@ -30,6 +32,7 @@ struct Target {
 // Returns the scalar version, which defines the rule; nullptr where `to` is no floating-point type.
 [[nodiscard]] CastFn scalar_cast(CastRule rule) noexcept;
 [[nodiscard]] CopyFn scalar_copy() noexcept;
+[[nodiscard]] BetweenFn scalar_between() noexcept;
 // Throws std::invalid_argument for elements of another size than 1, 2, 4 or 8 bytes.
 [[nodiscard]] SplitFn scalar_split(std::size_t element_bytes, std::size_t channels);
 [[nodiscard]] MirrorFn scalar_mirror(std::size_t pixel_bytes) noexcept;
@@ -49,11 +52,13 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 
 [[nodiscard]] CastFn avx2_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx2_copy(Store store) noexcept;
+[[nodiscard]] BetweenFn avx2_between(Store store) noexcept;
 [[nodiscard]] AffineFn avx2_affine(DType from, DType to, Arithmetic how, Store store) noexcept;
 [[nodiscard]] SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] ResizeLoops avx2_resize() noexcept;
 [[nodiscard]] MirrorFn avx2_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
+[[nodiscard]] BetweenFn avx512_between(Store store) noexcept;
 [[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
 // The loop of Arithmetic::table; nullptr where the CPU lacks AVX512_VBMI, and for dtypes that it does not cast.
 [[nodiscard]] AffineFn avx512_table(DType from, DType to, Store store) noexcept;
@@ -67,6 +72,7 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 [[nodiscard]] MirrorFn avx512_vbmi_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn neon_copy(Store store) noexcept;
+[[nodiscard]] BetweenFn neon_between(Store store) noexcept;
 [[nodiscard]] AffineFn neon_affine(DType from, DType to, Arithmetic how, Store store) noexcept;
 [[nodiscard]] SplitFn neon_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] MirrorFn neon_mirror(std::size_t pixel_bytes) noexcept;

@@ -9,7 +9,7 @@ namespace {
 bool runs_neon() noexcept { return true; }
 
 constexpr Target kTargets[] = {
-    {Isa::neon, runs_neon, neon_cast, neon_copy, neon_affine, neon_split, scalar_resize, neon_mirror}};
+    {Isa::neon, runs_neon, neon_cast, neon_copy, neon_affine, neon_split, scalar_resize, neon_mirror, neon_between}};
 
 }  // namespace
 

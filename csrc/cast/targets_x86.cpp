@@ -17,8 +17,9 @@ bool runs_avx512() noexcept {
 }
 
 constexpr Target kTargets[] = {
-    {Isa::avx2, runs_avx2, avx2_cast, avx2_copy, avx2_affine, avx2_split, avx2_resize, avx2_mirror},
-    {Isa::avx512, runs_avx512, avx512_cast, avx512_copy, avx512_affine, avx512_split, avx512_resize, avx512_mirror}};
+    {Isa::avx2, runs_avx2, avx2_cast, avx2_copy, avx2_affine, avx2_split, avx2_resize, avx2_mirror, avx2_between},
+    {Isa::avx512, runs_avx512, avx512_cast, avx512_copy, avx512_affine, avx512_split, avx512_resize, avx512_mirror,
+     avx512_between}};
 
 }  // namespace
 

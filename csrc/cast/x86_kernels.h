@@ -236,6 +236,37 @@ CastFn choose_cast(CastRule rule, Store store) {
                      U8ToF16<V, true>, F32ToBf16<V>, F32ToF16<V>, F16ToF32<V>>(rule, store);
 }
 
+// A line of numbers between two rows.
+template <class V, Store store>
+inline void between_step(const float* a, const float* b, typename V::Floats weight, float* out) {
+  for (std::size_t k = 0; k < kLine / sizeof(float); k += V::lanes) {
+    const auto first = V::as_floats(V::load(reinterpret_cast<const std::byte*>(a + k)));
+    const auto second = V::as_floats(V::load(reinterpret_cast<const std::byte*>(b + k)));
+    const auto found = V::add(first, V::multiply(V::subtract(second, first), weight));
+    V::template put<store>(reinterpret_cast<std::byte*>(out + k), V::as_ints(found));
+  }
+}
+
+// The edges are whole lines, too, as those of vector_loop().
+template <class V, Store store>
+void between_loop(const float* a, const float* b, float weight, float* out, std::size_t n) noexcept {
+  constexpr std::size_t kStep = kLine / sizeof(float);
+  if (n < kStep) return scalar_between()(a, b, weight, out, n);
+  const auto weights = V::all(weight);
+  std::size_t i = 0;
+  if constexpr (store == Store::streaming) {
+    i = bytes_to_line(reinterpret_cast<const std::byte*>(out)) / sizeof(float);
+    if (i != 0) between_step<V, Store::cached>(a, b, weights, out);
+  }
+  for (; kStep <= n - i; i += kStep) between_step<V, store>(a + i, b + i, weights, out + i);
+  if (i != n) between_step<V, Store::cached>(a + n - kStep, b + n - kStep, weights, out + n - kStep);
+}
+
+template <class V>
+BetweenFn choose_between(Store store) {
+  return store == Store::streaming ? between_loop<V, Store::streaming> : between_loop<V, Store::cached>;
+}
+
 template <class V>
 CopyFn choose_copy(Store store) {
   return store == Store::streaming ? copy_streaming<V> : scalar_copy();

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -205,11 +206,32 @@ class BlendReader::Share {
         const Float* result = widened(a, at, n, 0);
         if (sample.count > 1) {
           const Float* const other = widened(b, at, n, 1);
-          interpolate(result, other, sample.weight, chunk(2), n);
+          if (into_slot(i, at, result, other, sample.weight, n)) continue;
+          between(result, other, sample.weight, n);
           result = chunk(2);
         }
         put(i, at, result, n);
       }
+    }
+  }
+
+  // Interpolates elements of sample i of the batch to where they belong; false if they are to be cast first.
+  bool into_slot([[maybe_unused]] std::size_t i, [[maybe_unused]] std::size_t at, [[maybe_unused]] const Float* a,
+                 [[maybe_unused]] const Float* b, [[maybe_unused]] float weight, [[maybe_unused]] std::size_t n) {
+    if constexpr (std::is_same_v<Float, float>) {
+      if (field_.into_slot_ == nullptr) return false;
+      auto* const slot = reinterpret_cast<float*>(out_);  // whose rows are those of the samples, one after the other
+      field_.into_slot_(a, b, weight, slot + i * field_.elements_ + at, n);
+      return true;
+    }
+    return false;
+  }
+
+  void between(const Float* a, const Float* b, float weight, std::size_t n) {
+    if constexpr (std::is_same_v<Float, float>) {
+      field_.between_(a, b, weight, chunk(2), n);
+    } else {
+      interpolate(a, b, weight, chunk(2), n);
     }
   }
 
@@ -306,6 +328,8 @@ BlendReader::BlendReader(std::shared_ptr<const Slices> slices, std::unique_ptr<c
                  ? nullptr
                  : find_cast({slices_->element(), slices_->blended()}, isa, Store::cached)),
       mover_(mover_of(cast, affine_.get(), isa, store)),
+      between_(find_between(isa, Store::cached)),
+      into_slot_(cast || slices_->blended() != DType::f32 ? nullptr : find_between(isa, store)),
       wide_(slices_->blended() == DType::f64),
       in_place_(in_place(slices_->frames())),
       frame_bytes_(row_bytes_of(slices_->frames())),

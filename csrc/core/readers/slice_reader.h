@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cast/affine.h"
+#include "cast/blend.h"
 #include "cast/cast.h"
 #include "cast/mover.h"
 #include "core/columns/slices.h"
@@ -74,6 +75,8 @@ class BlendReader final : public FieldReader {
   std::unique_ptr<const AffineCast> affine_;  // before what borrows it
   CastFn widen_;                              // stored elements to blended ones; nullptr where they are alike
   Mover mover_;                               // blended elements to those of the slot
+  BetweenFn between_;                         // into a chunk
+  BetweenFn into_slot_;                       // of float32 that is not cast; nullptr: through a chunk
   bool wide_;                                 // blended elements are float64
   const Column* in_place_;                    // frames that are read where they lie; nullptr: in the workspace
   std::size_t frame_bytes_;
