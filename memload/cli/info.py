@@ -29,8 +29,8 @@ def run(options: argparse.Namespace) -> int:
     """
     given = stated(options)
     check_ending(options.plot, "--plot")
-    if len(options.path) == 1 and not given and (recorded := recordings_at(options.path)):
-        answer(options, *info_of(recorded[0], options))
+    if not given and (recorded := recordings_at(options.path)):
+        answer(options, *info_of(recorded, options))
         return 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LayoutWarning)

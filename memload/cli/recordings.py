@@ -12,7 +12,7 @@ from memload.columns.clocks import SECOND, Nanoseconds
 from memload.columns.spikes import Spikes
 from memload.dataset.recordings.opening import open_recording
 from memload.dataset.recordings.recording import Recording
-from memload.formats.paths import paths_of
+from memload.formats.paths import is_remote, paths_of
 from memload.formats.recordings.folder import holds_recording, source_of
 from memload.formats.recordings.kinds import reader_of
 from memload.monitoring.plots import new_figure
@@ -25,16 +25,28 @@ _INCH_PER_TRACK = 0.4
 
 def recordings_at(sources: Sequence[str]) -> list[Path]:
     """Return the paths of the recordings that a command names; none unless all sources are recordings."""
-    if any(not Path(source).exists() and "=" in source for source in sources):
+    if any(is_remote(source) or (not Path(source).exists() and "=" in source) for source in sources):
         return []  # NAME=PATH is a field
     found = [path for source in sources for path in paths_of(source)]
     return found if found and all(path.exists() and reader_of(path) is not None for path in found) else []
 
 
-def info_of(path: Path, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return what a recording has, as text and as a document, and draw it if that is asked for."""
-    recording = open_recording(path)
-    text, document = str(recording), {"paths": [path], **described(recording)}
+def info_of(paths: Sequence[Path], options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return what recordings have, as text and as a document, and draw one if that is asked for.
+
+    Raises:
+        ValueError: several are to be drawn.
+    """
+    if len(paths) > 1:
+        if options.plot:
+            raise ValueError(
+                f"--plot draws one recording, and there are {len(paths)}: {', '.join(map(str, paths[:4]))}"
+            )
+        told = {str(path): open_recording(path) for path in paths}
+        text = "\n".join(f"{path}: {recording}" for path, recording in told.items())
+        return text, {"paths": paths, "recordings": {path: described(recording) for path, recording in told.items()}}
+    recording = open_recording(paths[0])
+    text, document = str(recording), {"paths": paths, **described(recording)}
     if options.plot:
         document["drawn"] = save(drawn(recording), options.plot)
         text += f"\n  drawn: {document['drawn']}"

@@ -221,6 +221,10 @@ def test_the_command_writes_several_and_goes_on(tmp_path, capsys):
     assert (tmp_path / "out" / "mouse1" / "recording.json").stat().st_mtime_ns == before
     assert_same(memload.open(tmp_path / "out" / "mouse2"), session())
     capsys.readouterr()
+    assert main(["info", str(tmp_path / "out" / "mouse*")]) == 0
+    assert capsys.readouterr().out.count("memload.Recording 'mouse1'") == 2
+    assert main(["info", str(tmp_path / "out" / "mouse*"), "--plot", "x.png"]) != 0
+    assert "--plot draws one recording, and there are 2" in capsys.readouterr().err
     assert main(["write", sources, str(tmp_path / "x"), "--mask", "roi.npy"]) != 0
     assert "--mask: not for recordings" in capsys.readouterr().err
 
