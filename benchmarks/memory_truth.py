@@ -110,6 +110,8 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     if process.returncode == 0:
         told.update(json.loads(answer.read_text()))
     survived = process.returncode == 0
+    if not survived:
+        print(f"{case.name} ended with status {process.returncode}", file=sys.stderr)
     return {"predicted": told.get("predicted"), "measured": peak, "limit": limit, "survived": survived}
 
 
@@ -142,7 +144,9 @@ def row_of(figure: dict[str, Any]) -> str:
     if figure["case"].startswith("limit:"):
         limit = f"{figure['measured'] / figure['limit']:.2f} of {limit}"
     ended = limit if figure["survived"] else f"{limit}, killed"
-    ratio = f"{figure['ratio']['median']:.2f} ({figure['ratio']['low']:.2f} to {figure['ratio']['high']:.2f})"
+    of_rounds = figure["ratio"]
+    spread = f" ({of_rounds['low']:.2f} to {of_rounds['high']:.2f})" if of_rounds["count"] > 1 else ""
+    ratio = f"{of_rounds['median']:.2f}{spread}"
     predicted, measured = (format_size(figure[name] or 0) for name in ("predicted", "measured"))
     return f"| {figure['case'].strip()} | {predicted} | {measured} | {ratio} | {ended} |"
 

@@ -22,12 +22,12 @@ SIZE = 256  # graphs of a batch
 BUDGET = 24_000  # edges of a batch, about as many as 256 graphs have
 
 
-def make_graphs(folder: Path) -> None:
+def make_graphs(folder: Path, graphs: int = GRAPHS) -> None:
     """Graphs of 4 to 300 nodes, most of them small, with about three edges for each node."""
     from torch_geometric.data import Data
 
     draw = np.random.default_rng(0)
-    sizes = np.clip(draw.lognormal(3.2, 0.7, GRAPHS), 4, 300).astype(int)
+    sizes = np.clip(draw.lognormal(3.2, 0.7, graphs), 4, 300).astype(int)
 
     def graph(nodes: int) -> Data:
         edges = torch.from_numpy(draw.integers(0, nodes, (2, 3 * nodes)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +28,17 @@ from memload.planning.library_bytes import RECURRENT, library_bytes
 from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
+
+HEAP = 2.0
+"""How many times a tensor counts that glibc's heap keeps when it is freed: see `Timeline.peak_in_heap` and `Each.peak`.
+
+Steps of 72, 108, 239 and 837 MB of a CNN took 127, 191, 366 and 847 MB, with a loader one of 109 MB over 240. Of 62,
+205 and 615 MB of an LSTM 64, 213 and 639 MB were taken. A GRU with 67 MB of tensors below 256 KB took 77 MB more than
+all its tensors where these were in the heap, and 51 MB less where they were not."""
+
+THRESHOLD = 262_144
+"""The bytes from which on plans of training on the CPU assume that freed memory is given back: the value of
+MALLOC_MMAP_THRESHOLD_ that they name."""
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default  # the end of torch.tensor(): its argument is new, too
 
@@ -76,6 +88,19 @@ class Timeline:
     def peak(self) -> int:
         """The most bytes that were alive at one time."""
         return int(self.live().max(initial=0))
+
+    def highest(self, nbytes: Bytes) -> int:
+        """Return the most bytes alive at one time, if the allocations were of these bytes, int64 (n,)."""
+        return int(replace(self, nbytes=nbytes).live().max(initial=0))
+
+    def peak_in_heap(self) -> int:
+        """Return the most bytes alive at one time, where the C library's heap keeps what is below `THRESHOLD` bytes.
+
+        The heap does not shrink, so its bytes are those of its own highest moment.
+        """
+        is_kept = self.nbytes < THRESHOLD
+        small, rest = np.where(is_kept, self.nbytes, 0), np.where(is_kept, 0, self.nbytes)
+        return math.ceil(HEAP * self.highest(small)) + self.highest(rest)
 
     @property
     def kept(self) -> int:

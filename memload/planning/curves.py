@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memload.planning.allocations import Timeline
 from memload.planning.variants import Floats, Kind
@@ -42,15 +43,31 @@ class Each:
     def peak(self, terms: Floats, times: float) -> float:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
+        The heap does not shrink between steps: its bytes are those of its own highest moment, wherever the rest of the
+        step has its own.
+        """
+        nbytes = np.maximum(self.lines @ terms, 0)
+        is_kept = self._is_kept(nbytes)
+        rest = np.where(is_kept, 0, nbytes)
+        return self.kept(terms, times) + self._highest(rest)
+
+    def kept(self, terms: Floats, times: float) -> float:
+        """Return the bytes of the C library's heap after a step, where what it keeps counts so many times.
+
         It keeps what is below `MAPPED` bytes. What convolutions take inside themselves breaks it up, and has twice the
         surplus; of the memory of recurrent layers, which have few and large parts, half finds room in what is kept.
         """
         nbytes = np.maximum(self.lines @ terms, 0)
         inside, recurrent = self.timeline.inside, self.timeline.of_recurrent_layers
         surplus = (times - 1) * np.where(recurrent, 0.5, np.where(inside, 2, 1))
-        is_kept = nbytes < MAPPED * np.where(inside, 2, 1)
-        counted = ((1 + surplus * is_kept) * nbytes).round().astype(np.int64)
-        return float(replace(self.timeline, nbytes=counted).live().max(initial=0))
+        return self._highest((1 + surplus) * nbytes * self._is_kept(nbytes))
+
+    def _is_kept(self, nbytes: Floats) -> NDArray[np.bool_]:
+        kept: NDArray[np.bool_] = nbytes < MAPPED * np.where(self.timeline.inside, 2, 1)
+        return kept
+
+    def _highest(self, nbytes: Floats) -> float:
+        return self.timeline.highest(nbytes.round().astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,10 @@ class Curve:
         if times == 1 or self.each is None:
             return math.ceil(times * self.at(*counts))
         return math.ceil(self.each.peak(self.terms(counts), times))
+
+    def kept_in_heap(self, times: float, *counts: float) -> int:
+        """Return the bytes that the C library's heap has after such steps; 0 if allocations are in no common order."""
+        return 0 if self.each is None else math.ceil(self.each.kept(self.terms(counts), times))
 
     def plus(self, *coefficients: float) -> Curve:
         """Return the curve plus a constant, bytes for each row, ... at each moment."""

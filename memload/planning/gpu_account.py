@@ -299,7 +299,7 @@ class Training:
             found = (
                 activation_bytes(run, self._modules, accumulating=accumulates, on_cpu=self.on_cpu) for run in steps
             )
-            return max(one.peak_with_gradients for one in found)
+            return max(one.timeline.peak_in_heap() if self.on_cpu else one.peak_with_gradients for one in found)
 
     def _temporary(self, peak: Callable[[LossOf], int], gradients: int) -> int:
         """Return the most temporary bytes of the forward and backward pass, without gradients.

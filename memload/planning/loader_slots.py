@@ -64,6 +64,15 @@ def _pinned_lines(batch_bytes: int, batches: int, pins: bool) -> tuple[Line, ...
 Slots = Callable[[int], int]
 
 
+def last_batch_of(loader: Any, batch_size: int) -> int:
+    """Return the rows of the short batch that ends an epoch of a loader; 0 if there is none, or it is not known."""
+    sampler: Any = getattr(loader, "sampler", None)
+    if loader is None or loader.batch_size is None or loader.drop_last or not hasattr(sampler, "__len__"):
+        return 0
+    rows = len(sampler)
+    return rows % batch_size if rows > batch_size else 0
+
+
 def slots_of(loader: Any, device: torch.device, row_bytes: float) -> tuple[Slots, bool]:
     """Return a loader's bytes on a device as a function of the batch size, and whether the loop's batch is included.
 
