@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memload.planning.allocations import Timeline
 from memload.planning.variants import Floats, Kind
@@ -35,36 +34,41 @@ class Each:
     Attributes:
         lines: float64 (allocations, terms), the polynomial of each.
         timeline: the allocations of one batch.
+        varies: whether batches of a loop differ in size, as those of graphs do.
     """
 
     lines: Floats
     timeline: Timeline
+    varies: bool = False
 
     def peak(self, terms: Floats, times: float) -> float:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
-        The heap does not shrink between steps: its bytes are those of its own highest moment, wherever the rest of the
-        step has its own.
+        The heap does not shrink between steps, so it has the bytes of its own highest moment when larger tensors have
+        theirs. These fit into half of what is free in it then, if each step has tensors of the same sizes; where sizes
+        differ from batch to batch, they fit into none.
         """
         nbytes = np.maximum(self.lines @ terms, 0)
-        is_kept = self._is_kept(nbytes)
-        rest = np.where(is_kept, 0, nbytes)
-        return self.kept(terms, times) + self._highest(rest)
+        in_heap = self._in_heap(nbytes, times)
+        rest = np.where(in_heap > 0, 0, nbytes)
+        apart = self._highest(in_heap) + self._highest(rest)
+        at_once = self._highest(in_heap + rest)
+        return apart if self.varies else (apart + at_once) / 2
 
     def kept(self, terms: Floats, times: float) -> float:
-        """Return the bytes of the C library's heap after a step, where what it keeps counts so many times.
+        """Return the bytes of the C library's heap after a step, where what it keeps counts so many times."""
+        return self._highest(self._in_heap(np.maximum(self.lines @ terms, 0), times))
+
+    def _in_heap(self, nbytes: Floats, times: float) -> Floats:
+        """Return what allocations take in the C library's heap; 0 for those that it does not keep.
 
         It keeps what is below `MAPPED` bytes. What convolutions take inside themselves breaks it up, and has twice the
         surplus; of the memory of recurrent layers, which have few and large parts, half finds room in what is kept.
         """
-        nbytes = np.maximum(self.lines @ terms, 0)
         inside, recurrent = self.timeline.inside, self.timeline.of_recurrent_layers
         surplus = (times - 1) * np.where(recurrent, 0.5, np.where(inside, 2, 1))
-        return self._highest((1 + surplus) * nbytes * self._is_kept(nbytes))
-
-    def _is_kept(self, nbytes: Floats) -> NDArray[np.bool_]:
-        kept: NDArray[np.bool_] = nbytes < MAPPED * np.where(self.timeline.inside, 2, 1)
-        return kept
+        taken: Floats = (1 + surplus) * np.where(nbytes < MAPPED * np.where(inside, 2, 1), nbytes, 0)
+        return taken
 
     def _highest(self, nbytes: Floats) -> float:
         return self.timeline.highest(nbytes.round().astype(np.int64))
@@ -139,7 +143,8 @@ def curve_of(kind: Kind, counts: Sequence[tuple[int, ...]], steps: Sequence[Time
         return found
     timeline = steps[-1] if gradients else replace(steps[-1], nbytes=np.where(steps[-1].gradient, 0, steps[-1].nbytes))
     nbytes = np.stack([np.where(timeline.gradient & (not gradients), 0, step.nbytes) for step in steps])
-    return replace(found, each=Each(_lines(kind, counts, nbytes.astype(np.float64)), timeline))
+    each = Each(_lines(kind, counts, nbytes.astype(np.float64)), timeline, varies=len(kind.units) > 1)
+    return replace(found, each=each)
 
 
 def _with_first(each: Each, line: Floats) -> Each:
@@ -153,6 +158,7 @@ def _with_first(each: Each, line: Floats) -> Each:
             np.concatenate([[len(before.nbytes) + 2], before.freed + 1]),
             np.concatenate([[False], before.gradient]),
         ),
+        each.varies,
     )
 
 

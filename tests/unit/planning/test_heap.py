@@ -1,8 +1,11 @@
 """What the C library's heap keeps of freed tensors, of the steps of an epoch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from memory_models import GraphNet, graph_batch
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -13,6 +16,8 @@ from memload.planning.curves import Each
 from memload.planning.library_bytes import RECURRENT
 from memload.planning.loader_slots import last_batch_of
 from memload.planning.measuring import measured
+from memload.planning.steps import losses_of
+from memload.planning.variants import kind_of
 
 MB = 1_000_000
 ROW, TWO_ROWS = np.array([1, 1]), np.array([1, 2])
@@ -28,9 +33,17 @@ def each(*allocations):
 def test_the_heap_keeps_its_highest_moment_while_larger_tensors_have_theirs():
     step = each(("small", 20 * MB, 1), ("large", 60 * MB, 2))
     assert step.kept(ROW, 2.0) == 2 * 20 * MB
-    assert step.peak(ROW, 2.0) == 2 * 20 * MB + 60 * MB
+    assert step.peak(ROW, 2.0) == 60 * MB + 20 * MB  # of the 40 MB that are free, half finds use
+    assert replace(step, varies=True).peak(ROW, 2.0) == 60 * MB + 40 * MB
     assert step.kept(TWO_ROWS, 2.0) == 0  # nothing is small any more
-    assert step.peak(TWO_ROWS, 2.0) == 120 * MB
+    assert step.peak(TWO_ROWS, 2.0) == replace(step, varies=True).peak(TWO_ROWS, 2.0) == 120 * MB
+
+
+def test_batches_of_graphs_vary_in_size_and_those_of_rows_do_not():
+    of_rows, of_graphs = torch.rand(2, 4), graph_batch(nodes=(5, 7), edges=(12, 9))
+    for model, sample, varies in ((nn.Linear(4, 4), of_rows, False), (GraphNet(), of_graphs, True)):
+        found = measured(kind_of(sample), losses_of([model], None, [], None, "cpu"), [model], on_cpu=True)
+        assert found.step.each.varies is varies
 
 
 @pytest.mark.parametrize(
