@@ -138,7 +138,8 @@ def compute_batch_size(
         limit: bytes to plan for, such as "24GB"; for "cuda" also the name of a GPU, such as "T4". Default: the memory
             of the device; on a CPU: the bytes that this process may still take, divided among the processes of the
             machine (LOCAL_WORLD_SIZE). Tensors below 32 MB count twice there, since glibc's heap keeps freed ones,
-            unless MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 are in the environment.
+            and part of those of an epoch's short last batch once more, unless MALLOC_MMAP_THRESHOLD_=262144 and
+            MALLOC_TRIM_THRESHOLD_=262144 are in the environment.
         target_utilization: the share of `limit` that may be used, above 0 and up to 1. The rest is for workspaces of
             libraries and fragmentation, which cannot be observed.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
