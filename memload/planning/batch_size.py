@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +20,7 @@ from memload.planning.allocations import HEAP, nbytes_of
 from memload.planning.curves import Curve
 from memload.planning.gpus import gpu_here_has_bf16, parse_gpu
 from memload.planning.graph_spread import SURE, GraphMeans
+from memload.planning.heap import heap_keeps_tensors, left_by_last_batch
 from memload.planning.loader_slots import last_batch_of, slots_of
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.memory_budget import MemoryBudget, StaticBytes
@@ -312,23 +311,11 @@ def peak_of(setting: BatchSizeRequest, found: Measured, probability: float = SUR
         counts = setting.counts(size, probability)
         held = found.held.at(*counts) + (found.inputs.at(*counts) if setting.counts_inputs else 0)
         passes = curve.in_heap(setting.heap, *counts) + setting.heap * kept
-        return math.ceil(max(passes + _after_last_batch(setting, curve, size), setting.heap * (stepping + held)))
+        rest = setting.last_batch(size) if setting.heap > 1 else 0
+        left = left_by_last_batch(curve, setting.heap, counts, setting.counts(rest, probability)) if rest else 0
+        return math.ceil(max(passes + left, setting.heap * (stepping + held)))
 
     return peak
-
-
-def _after_last_batch(setting: BatchSizeRequest, curve: Curve, size: int) -> int:
-    """Return the bytes that the short last batch of an epoch leaves in the C library's heap, beside a full batch.
-
-    Tensors of a full batch may be too large for the heap, and those of a short one not: what is freed then stays there,
-    and tensors of the next full batch fit into about half of it. Of an MLP 267 MB stayed, and the next step took 78 MB
-    more than the one before.
-    """
-    rest = setting.last_batch(size) if setting.heap > 1 else 0
-    if not rest:
-        return 0
-    beyond = curve.kept_in_heap(1, *setting.counts(rest)) - curve.kept_in_heap(setting.heap, *setting.counts(size))
-    return max(0, beyond) // 2
 
 
 def _step_curve(setting: BatchSizeRequest, found: Measured) -> Curve:
@@ -431,13 +418,6 @@ def _device_of(models: Sequence[torch.nn.Module]) -> torch.device:
     if len(devices) > 1:
         raise ValueError(f"the parameters lie on several devices, {', '.join(devices)}: give models that lie on one")
     return torch.device(devices[0]) if devices else torch.device("cpu")
-
-
-def heap_keeps_tensors(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the C library's heap keeps freed tensors: glibc's does below 32 MB, unless a threshold is set."""
-    tunables = environment.get("GLIBC_TUNABLES", "")
-    is_set = "MALLOC_MMAP_THRESHOLD_" in environment or "glibc.malloc.mmap_threshold" in tunables
-    return platform.libc_ver()[0] == "glibc" and not is_set
 
 
 def _half_of(target: torch.device, limit: int | str | None) -> str:

@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader
 
 import memload
 from memload.planning.allocations import Timeline
-from memload.planning.batch_size import heap_keeps_tensors, peak_of, setting_of
+from memload.planning.batch_size import peak_of, setting_of
 from memload.planning.curves import Each
+from memload.planning.heap import heap_keeps_tensors
 from memload.planning.library_bytes import RECURRENT
 from memload.planning.loader_slots import last_batch_of
 from memload.planning.measuring import measured

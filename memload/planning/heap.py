@@ -1,0 +1,31 @@
+"""What the C library's heap keeps of freed tensors from one step of an epoch to the next."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+
+from memload.planning.curves import Curve
+
+
+def heap_keeps_tensors(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the C library's heap keeps freed tensors: glibc's does below 32 MB, unless a threshold is set."""
+    tunables = environment.get("GLIBC_TUNABLES", "")
+    is_set = "MALLOC_MMAP_THRESHOLD_" in environment or "glibc.malloc.mmap_threshold" in tunables
+    return platform.libc_ver()[0] == "glibc" and not is_set
+
+
+def left_by_last_batch(curve: Curve, times: float, full: Sequence[float], last: Sequence[float]) -> int:
+    """Return the bytes that the short last batch of an epoch leaves in the heap, beside a full batch.
+
+    Tensors of a full batch may be too large for the heap, and those of a short one not: what is freed then stays there,
+    and tensors of the next full batch fit into about half of it. Of an MLP 267 MB stayed, and the next step took 78 MB
+    more than the one before.
+
+    Args:
+        curve: the bytes of a step.
+        times: how many times the bytes in the heap count.
+        full, last: the counts of a full batch, and of the last one.
+    """
+    return max(0, curve.kept_in_heap(1, *last) - curve.kept_in_heap(times, *full)) // 2
