@@ -100,11 +100,15 @@ class Tiered(Base):
 
     @property
     def tier(self) -> Tier | None:
-        """The tier of all rows; None if parts differ. Arrays that were in memory from the beginning count as "ram"."""
+        """The tier of all rows; None if parts differ.
+
+        Arrays that were in memory from the beginning count as "ram", rows of a store as "mmap": what was fetched of
+        them is mapped.
+        """
         resident = {_device_tier(field) for field in self.fields.values()}
         if resident != {None}:
             return resident.pop() if len(resident) == 1 else None
-        named = {"ram" if name == "memory" else name for name in tiers_of(self.fields.values())}
+        named = {{"memory": "ram", "remote": "mmap"}.get(name, name) for name in tiers_of(self.fields.values())}
         return Tier(named.pop()) if len(named) == 1 else None
 
     @property

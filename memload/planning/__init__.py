@@ -1,7 +1,8 @@
 """Predicts the memory that a run takes, and finds the largest batch that fits.
 
 `planner` is `memload.plan`: `request` holds its arguments, `machine` the free memory, `shape` the form of data that
-do not exist yet. `placement` finds the bytes of the rows on their tier, `loader_bytes` those of a loader's pass,
+do not exist yet. `network` finds what an epoch fetches from stores, `placement` the bytes of the rows on their tier,
+`loader_bytes` those of a loader's pass,
 `loader_slots` those of its slots at each batch size, `transform_bytes` those of functions, and `gpu_account` those of
 training, of which `distributed` and `sharded` find the share of one rank. `accounts` adds them up, each sum being an
 `account`. `result` is the returned plan, and `alternatives` finds settings that fit. `plots` draws accounts, and a

@@ -27,6 +27,7 @@ from memload.engine.tiers.placing import TierOptions, needs_of
 from memload.engine.tiers.pressure import caches_of
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES, Tier
 from memload.memory.limits import MemoryLimit
+from memload.planning.network import Network
 from memload.planning.request import Request
 from memload.planning.shape import DatasetShape, zero_field
 from memload.sizes import parse_size
@@ -205,6 +206,11 @@ class Placement:
             return True
         large = max((field.row_bytes for field in _fields(self.dataset).values()), default=0) > SMALL_ROW
         return self.tier is Tier.MMAP and self.mapped_bytes > 0 and large
+
+    def network(self, loader: dict[str, Any]) -> Network | None:
+        """Return what an epoch of a loader with these arguments fetches from stores; None if no row lies in one."""
+        fields = [] if self.planned else [one for one in _fields(self.dataset).values() if hasattr(one, "column")]
+        return Network.of(fields, len(self.dataset), loader, kept=self.tier in IN_RAM) if fields else None
 
     @property
     def mapped_bytes(self) -> int:

@@ -212,6 +212,7 @@ class _Planner:
             disk=disk,
             sets=sets_that_fit(placement, ram, gpu if request.uses_gpu else None, disk),
             notes=_notes(request, sizes, machine),
+            network=placement.network(dict(request.loader)),
         )
 
     def _trained(

@@ -14,6 +14,7 @@ from memload.engine.tiers.tier import Tier
 from memload.planning.account import Account, Line, rows_of
 from memload.planning.loader_bytes import LoaderBytes
 from memload.planning.machine import Machine
+from memload.planning.network import Network
 from memload.sizes import format_size
 
 MARGIN = 0.1
@@ -68,6 +69,7 @@ class Plan:
         notes: what else to know about these settings, in sentences.
         ways_out: if something does not fit, settings that do fit, each with its figures.
         by_set: if several data sets are planned, each by name; `data` has the sums of all loaders then.
+        network: the bytes that an epoch fetches from stores; None if no row lies in one, or several sets are planned.
     """
 
     data: LoaderBytes
@@ -83,6 +85,7 @@ class Plan:
     ways_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     by_set: Mapping[str, SetPlan] = field(default_factory=dict)
+    network: Network | None = None
 
     @property
     def accounts(self) -> tuple[Account, ...]:
@@ -180,7 +183,7 @@ class Plan:
         if self.sets:
             yield f"Such data sets that fit: {', '.join(f'{place} {count:,}' for place, count in self.sets.items())}."
         yield f"Ask for {self.mem}{self._more_for_the_cache()}."
-        for note in self.notes:
+        for note in (*self.notes, *([str(self.network)] if self.network else [])):
             yield f"{note[0].upper()}{note[1:]}"
         if self.ways_out:
             yield "Refused. What fits:"

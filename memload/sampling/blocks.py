@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import xxhash
 
-from memload._core import TileGrid, Tiles
+from memload._core import Column, TileGrid, Tiles
 from memload.sampling.draws import Indices
 
 
@@ -56,6 +56,8 @@ class Blocks:
 def blocks_of(dataset: Any, block: int | None) -> Blocks:
     """Return the blocks of a dataset: of `block` rows each, or those in which its chunked fields are stored.
 
+    Without chunked fields, rows of a store have the blocks in which the field of the largest rows is fetched.
+
     Raises:
         TypeError: the value is neither a dataset nor a number of rows.
         ValueError: there are no rows, or no chunks and no `block`.
@@ -68,10 +70,12 @@ def blocks_of(dataset: Any, block: int | None) -> Blocks:
         return Blocks(np.array([block] * whole + ([rest] if rest else []), dtype=np.int64))
     columns = [getattr(field, "column", None) for field in getattr(dataset, "fields", {}).values()]
     found = [_bands(column) for column in columns if _is_chunked(column)]
+    if not found and (remote := [column for column in columns if _is_remote(column)]):
+        found = [_fetched_bands(max(remote, key=lambda column: column.row_bytes))]
     if not found:
         raise ValueError(
-            "no field of this dataset is stored in chunks, so there are none to take for blocks: give block=, such as "
-            "the number of rows that a disk reads in one run (some MB)"
+            "no field of this dataset is stored in chunks or lies in a store, so there are none to take for blocks: "
+            "give block=, such as the number of rows that a disk reads in one run (some MB)"
         )
     return _common(found)
 
@@ -102,6 +106,23 @@ def _length(dataset: Any) -> int:
 
 def _is_chunked(column: Any) -> bool:
     return isinstance(column, Tiles) and any(isinstance(part, TileGrid) for part in column.parts)
+
+
+def _is_remote(column: Any) -> TypeGuard[Column]:
+    return isinstance(column, Column) and any(segment[0].origin is not None for segment in column.segments)
+
+
+def _fetched_bands(column: Column) -> Indices:
+    """Return the number of the fetched block in which each row begins: int64 (rows,). Other rows are by themselves."""
+    found, first = [], 0
+    for storage, offset, rows, stride in column.segments:
+        size = max(stride, 1) if storage.origin is None else storage.origin.table.block_bytes
+        bands = (offset + np.arange(rows, dtype=np.int64) * stride) // size
+        found.append(first + bands - bands[:1])
+        first += int(bands[-1] - bands[0]) + 1 if rows else 0
+    stored: Indices = np.concatenate(found)
+    selection = column.selection
+    return stored if selection is None else stored[selection]
 
 
 def _is_encoded(column: Any) -> bool:

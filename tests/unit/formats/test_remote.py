@@ -402,6 +402,41 @@ def test_evicted_blocks_are_those_of_farthest_use(sets, proxy):
         assert hits < len(uses)
 
 
+def test_blocks_of_a_shuffle_are_those_that_are_fetched(sets, proxy):
+    ds = memload.open("s3://bucket/plain", cache_bytes="3MB").as_tuple("image", "y")
+    cache = cache_of(ds)
+    sampler = memload.BlockShuffle(ds, window=2, seed=0)
+    find = _core.BlocksOf([ds.fields["image"].column])
+    begins = [find(np.array([row]))[0][1].tolist()[0] for row in range(ROWS)]
+    assert sampler.blocks.sizes.tolist() == np.unique(begins, return_counts=True)[1].tolist()
+    assert sorted(int(y) for _, y in memload.FastLoader(ds, 1, sampler=sampler)) == list(range(1, ROWS + 1))
+    assert cache.counts.fetched_bytes <= 1.3 * sum(one.nbytes for one in cache.files)
+    half = memload.BlockShuffle(ds.select(range(0, ROWS, 2)))
+    assert half.blocks.rows == ROWS // 2
+
+
+def test_a_plan_counts_what_epochs_fetch(sets, proxy):
+    large = memload.open("s3://bucket/plain", cache_bytes="64MB").as_tuple("image", "y")
+    plan = memload.plan(large, 32, shuffle=True)
+    cache, before = cache_of(large), cache_of(large).counts.fetched_bytes
+    list(memload.FastLoader(large, 32, shuffle=True))
+    assert (plan.network.cold_bytes, plan.network.warm_bytes) == (cache.counts.fetched_bytes - before, 0)
+    assert "network: a first epoch fetches" in str(plan).lower()
+
+    small = memload.open("s3://bucket/plain", cache_bytes="2MB").as_tuple("image", "y")
+    network, cache = memload.plan(small, 8, shuffle=True).network, cache_of(small)
+    fetched = [cache.counts.fetched_bytes]
+    for _ in range(2):
+        list(memload.FastLoader(small, 8, shuffle=True))
+        fetched.append(cache.counts.fetched_bytes)
+    assert fetched[1] - fetched[0] <= network.cold_bytes
+    assert fetched[2] - fetched[1] <= network.warm_bytes < network.cold_bytes
+    in_order = memload.plan(small, 8).network
+    assert in_order.cold_bytes == in_order.warm_bytes < network.warm_bytes
+    assert memload.plan(memload.from_arrays(x=torch.zeros(9)), 3).network is None
+    assert str(small.tier) == "mmap"
+
+
 def test_it_travels_to_other_processes(sets, proxy, tmp_path):
     ds = memload.open("s3://bucket/coded", cache=tmp_path / "cache", cache_bytes="64MB")
     copy = pickle.loads(pickle.dumps(ds))
