@@ -120,7 +120,8 @@ def compute_batch_size(
         model: a module on the device and in the mode (``train()``) in which it will be trained, or several in a list
             or dict. Measures of the model itself, such as checkpointing, are observed with it.
         sample: a batch of the loader, of any size: tensors in dicts, tuples and lists; `memload.Ragged` or jagged
-            tensors; graphs. It must be on the model's device. Pad rows to the greatest length that occurs.
+            tensors; graphs. It must be on the model's device. Pad rows to the greatest length that occurs. Steps with
+            all graphs of the sample and with twice as many are run, which must fit.
         device: the device whose memory is planned; default: the model's device. "cuda" with `limit` plans for a GPU
             that need not be in this machine, and assumes 512 MiB for its context.
         mode: "measured" runs forward and backward passes with 2 to 5 rows where the model is; "static" computes shapes
