@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import slice_reference as reference
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from slice_reference import Times, counted, drawn, ns, periods, sample_times, sampled
 
@@ -102,6 +102,7 @@ def test_without_padding_the_slices_are_those_that_are_covered_as_a_whole(made, 
     assert kept == np.flatnonzero(whole).tolist()
 
 
+@settings(max_examples=30)
 @given(
     clocks(),
     st.sampled_from(RATES),

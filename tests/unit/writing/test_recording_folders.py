@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
@@ -88,6 +88,7 @@ def test_a_recording_is_read_back_as_it_was_written(tmp_path):
     assert len(memload.open(tmp_path / "shards" / "stim")) == 1800  # a set like others
 
 
+@settings(max_examples=10)
 @given(st.lists(st.integers(-(2**53), 2**53), min_size=2, max_size=20, unique=True), st.randoms(use_true_random=False))
 def test_times_stay_whole_nanoseconds(tmp_path_factory, times, random):
     times = 10_000 * np.sort(np.array(times) // 10_000)
