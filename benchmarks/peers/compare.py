@@ -95,7 +95,7 @@ def search(folder: Path, data: Path, name: str, seconds: float) -> dict[str, Any
                 tried.append({"setting": setting, **said})
                 continue
             tried.append({"setting": setting, **said, **one.ask("run", seconds=seconds)})
-    working = [one for one in tried if one.get("identical") and "rate" in one]
+    working = [one for one in tried if one.get("agrees") and "rate" in one]
     best = max(working, key=lambda one: one["rate"])["setting"] if working else None
     return {"recommended": tried[0]["setting"], "best": best, "tried": tried}
 
@@ -113,9 +113,10 @@ def rounds(
                     continue
                 process = stack.enter_context(contestant(folder, data, name))
                 said = process.ask("set", setting=one[kind]) | process.ask("check") | process.ask("run", seconds=0.01)
-                if "error" not in said and said["identical"]:
+                if "error" not in said and said["agrees"]:
                     running[name, kind] = process
-                    results.setdefault(name, {})[kind] = {"setting": one[kind], "rates": []}
+                    kept = {"setting": one[kind], "identical": said["identical"], "rates": []}
+                    results.setdefault(name, {})[kind] = kept
         for turn in range(count):
             for name, kind in list(running)[:: 1 if turn % 2 == 0 else -1]:
                 said = running[name, kind].ask("run", seconds=seconds)

@@ -22,18 +22,21 @@ import torch
 from loops import LOOPS, Loop, cast
 
 BATCH = 64
+ROUNDING = 1e-7  # of values from -0.5 to 0.5, for a peer that divides before it subtracts
 
 
 def check(loop: Loop, images: np.ndarray) -> dict[str, Any]:
-    """Whether one epoch has each row at most once, nearly all of them, and each with the bits of the reference."""
+    """Whether one epoch has each row at most once, and whether all have the reference's values, or even its bits."""
     seen: list[int] = []
+    identical = True
     for made, rows in loop:
         wanted = cast(torch.from_numpy(images[rows.numpy()]))
-        if made.dtype != wanted.dtype or not torch.equal(made, wanted):
-            return {"identical": False, "rows": len(seen)}
+        if made.dtype != wanted.dtype or made.shape != wanted.shape or not torch.allclose(made, wanted, 0, ROUNDING):
+            return {"agrees": False, "identical": False, "rows": len(seen)}
+        identical = identical and torch.equal(made, wanted)
         seen += rows.tolist()
-    shuffled = seen != sorted(seen)
-    return {"identical": len(set(seen)) == len(seen), "rows": len(seen), "shuffled": shuffled}
+    once = len(set(seen)) == len(seen)
+    return {"agrees": once, "identical": once and identical, "rows": len(seen), "shuffled": seen != sorted(seen)}
 
 
 def run(loop: Loop, seconds: float) -> dict[str, Any]:

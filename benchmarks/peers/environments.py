@@ -2,7 +2,7 @@
 
     python benchmarks/peers/environments.py FOLDER [NAME ...]
 
-The environments share the files of one with torch alone, by hard links, so FOLDER takes some 3 GB in all. An
+The environments share the files of one with torch alone, by hard links, so FOLDER takes some 6 GB in all. An
 environment that is complete is left as it is. What cannot be installed is named with pip's reason, in
 FOLDER/NAME.failed.
 """

@@ -317,7 +317,22 @@ def webdataset_loop(folder: Path, size: int, count: int, setting: Setting) -> Lo
     return Epochs()
 
 
+def turboloader_prepare(images: np.ndarray, folder: Path) -> None:
+    import turboloader
+
+    writer = turboloader.TblWriterV2(str(folder / "images.tbl"), enable_compression=False)
+    for image in images:
+        height, width = image.shape[:2]
+        writer.add_sample(image.tobytes(), turboloader.SampleFormat.RAW_U8, width=width, height=height)
+    writer.finalize()
+    npy_prepare(images, folder)
+
+
 def turboloader_loop(folder: Path, size: int, count: int, setting: Setting) -> Loop:
+    return (_tbl_loop if setting["form"] == "raw" else _turboloader_array_loop)(folder, size, count, setting)
+
+
+def _turboloader_array_loop(folder: Path, size: int, count: int, setting: Setting) -> Loop:
     import turboloader
 
     images = np.load(folder / "images.npy", mmap_mode="r")
@@ -326,6 +341,106 @@ def turboloader_loop(folder: Path, size: int, count: int, setting: Setting) -> L
     class Epochs:
         def __iter__(self) -> Iterator[Batch]:
             return ((cast(torch.from_numpy(np.asarray(block))), torch.as_tensor(rows)) for block, rows in loader)
+
+    return Epochs()
+
+
+def _tbl_loop(folder: Path, size: int, count: int, setting: Setting) -> Loop:
+    import turboloader
+
+    more = {"mean": [127 / 255] * 3, "std": [1.0] * 3, "prefetch_batches": setting["prefetch"]}
+    loader = turboloader.TblRawImageLoader(folder / "images.tbl", size, drop_last=True, channels_last=True, **more)
+    epochs = iter(range(1 << 30))
+
+    class Epochs:
+        def __iter__(self) -> Iterator[Batch]:
+            loader.set_epoch(next(epochs))
+            return ((torch.from_numpy(block), torch.from_numpy(meta["indices"])) for block, meta in loader)
+
+    return Epochs()
+
+
+class _RowsOfBatches:
+    """Blocks of an array and their row numbers, a new order in each epoch; DALI sends it to its worker processes."""
+
+    def __init__(self, path: Path, count: int, size: int) -> None:
+        self.path, self.count, self.size = path, count, size
+        self.epoch, self.rows, self.images = -1, np.empty(0, np.int64), None
+
+    def __call__(self, at: Any) -> tuple[np.ndarray, np.ndarray]:
+        if self.images is None:
+            self.images = np.load(self.path, mmap_mode="r")
+        if at.epoch_idx != self.epoch:
+            self.epoch, self.rows = at.epoch_idx, np.random.default_rng(at.epoch_idx).permutation(self.count)
+        if at.iteration >= self.count // self.size:
+            raise StopIteration
+        row = self.rows[at.idx_in_epoch]
+        return self.images[row], np.array([row])
+
+
+def dali_loop(folder: Path, size: int, count: int, setting: Setting) -> Loop:
+    from nvidia.dali import fn, pipeline_def, types
+
+    workers = setting["workers"]
+    more = {"py_num_workers": workers, "py_start_method": "spawn"} if workers else {}
+
+    @pipeline_def(batch_size=size, num_threads=setting["threads"], device_id=types.CPU_ONLY_DEVICE_ID, **more)
+    def images_and_rows() -> tuple[Any, Any]:
+        source = _RowsOfBatches(folder / "images.npy", count, size)
+        image, row = fn.external_source(source, num_outputs=2, batch=False, parallel=workers > 0)
+        return (fn.cast(image, dtype=types.FLOAT) - 127.0) / 255.0, row
+
+    pipeline = images_and_rows()
+    pipeline.build()
+
+    class Epochs:
+        def __iter__(self) -> Iterator[Batch]:
+            pipeline.reset()
+            for _ in range(count // size):
+                image, row = pipeline.run()
+                yield torch.from_numpy(image.as_array()), torch.from_numpy(row.as_array()[:, 0])
+
+    return Epochs()
+
+
+class _ImagesAndRows:
+    """Images with their row numbers, for a writer that takes them one by one."""
+
+    def __init__(self, images: np.ndarray) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return self.images[row], row
+
+
+def ffcv_prepare(images: np.ndarray, folder: Path) -> None:
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    fields = {"image": RGBImageField(write_mode="raw"), "row": IntField()}
+    DatasetWriter(str(folder / "images.beton"), fields, num_workers=1).from_indexed_dataset(_ImagesAndRows(images))
+
+
+def ffcv_loop(folder: Path, size: int, count: int, setting: Setting) -> Loop:
+    from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import ToTensor
+
+    loader = Loader(
+        str(folder / "images.beton"),
+        batch_size=size,
+        num_workers=setting["threads"],
+        order=OrderOption.RANDOM,
+        drop_last=True,
+        pipelines={"image": [SimpleRGBImageDecoder(), ToTensor()], "row": [IntDecoder(), ToTensor()]},
+    )
+
+    class Epochs:
+        def __iter__(self) -> Iterator[Batch]:
+            return ((cast(images), rows[:, 0].clone()) for images, rows in loader)
 
     return Epochs()
 
@@ -448,13 +563,14 @@ def tensorstore_loop(folder: Path, size: int, count: int, setting: Setting) -> L
 SHAPE = (224, 224, 3)
 
 _TORCH: list[Setting] = [{"batched": batched, "workers": workers} for batched in (False, True) for workers in (2, 0, 1)]
+_TURBOLOADER: list[Setting] = [*({"form": "raw", "prefetch": ahead} for ahead in (2, 0, 4)), {"form": "array"}]
 _THREADS: list[Setting] = [{"threads": threads} for threads in (2, 1, 4)]
-_NONE: list[Setting] = [{}]
 
 LOOPS: dict[str, tuple[Callable[[np.ndarray, Path], None], list[Setting], Callable[..., Loop]]] = {
     "memload": (memload_prepare, [{}, {"threads": 2, "depth": 4}, {"threads": 1}], memload_loop),
     "torch": (npy_prepare, _TORCH, torch_loop),
     "spdl": (npy_prepare, _THREADS, spdl_loop),
+    "ffcv": (ffcv_prepare, _THREADS, ffcv_loop),
     "grain": (npy_prepare, [{"threads": t, "ahead": a} for t, a in ((16, 500), (2, 64), (4, 128), (1, 8))], grain_loop),
     "tensordict": (tensordict_prepare, WORKERS, tensordict_loop),
     "huggingface": (
@@ -465,7 +581,8 @@ LOOPS: dict[str, tuple[Callable[[np.ndarray, Path], None], list[Setting], Callab
     "streaming": (streaming_prepare, WORKERS, streaming_loop),
     "litdata": (litdata_prepare, WORKERS, litdata_loop),
     "webdataset": (webdataset_prepare, [{"buffer": 1000, "workers": w} for w in (2, 0, 1)], webdataset_loop),
-    "turboloader": (npy_prepare, _NONE, turboloader_loop),
+    "turboloader": (turboloader_prepare, _TURBOLOADER, turboloader_loop),
+    "dali": (npy_prepare, [{"threads": 2, "workers": w} for w in (2, 1, 0)], dali_loop),
     "lance": (lance_prepare, WORKERS, lance_loop),
     "zarr": (zarr_prepare, WORKERS, zarr_loop),
     "zarrs": (zarr_prepare, WORKERS, zarrs_loop),

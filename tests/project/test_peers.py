@@ -32,6 +32,7 @@ def test_the_loop_of_a_peer_gives_each_row_once_with_the_bits_of_the_reference(n
     prepare(images, tmp_path)
     setting = next(one for one in settings if not one.get("workers"))
     assert scripts["contestant"].check(make(tmp_path, 64, 130, setting), images) == {
+        "agrees": True,
         "identical": True,
         "rows": 128,
         "shuffled": True,
@@ -44,9 +45,13 @@ def test_the_check_notices_other_bits_and_rows_that_come_twice(scripts):
     rows = loops.torch.tensor([2, 1])
     right = loops.cast(loops.torch.zeros(2, 2, 2, 3, dtype=loops.torch.uint8))
     assert check([(right, rows)], images)["identical"]
-    assert not check([(right, rows), (right, rows)], images)["identical"]
-    assert not check([(right + 1e-7, rows)], images)["identical"]
-    assert not check([(right.double(), rows)], images)["identical"]
+    assert not check([(right, rows), (right, rows)], images)["agrees"]
+    rounded = check([(right + 5e-8, rows)], images)
+    assert (rounded["agrees"], rounded["identical"]) == (True, False)
+    assert not check([(right + 1e-6, rows)], images)["agrees"]
+    assert not check([(right * float("nan"), rows)], images)["agrees"]
+    assert not check([(right[:, :1], rows)], images)["agrees"]
+    assert not check([(right.double(), rows)], images)["agrees"]
 
 
 def test_every_peer_is_known_and_has_a_loop_or_a_reason(scripts):

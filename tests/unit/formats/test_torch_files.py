@@ -140,6 +140,7 @@ def test_a_dataset_on_such_a_file_travels_as_its_path(tmp_path):
     assert pickle.loads(sent)[99_999]["x"] == 99_999
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")  # by torch 2.11, of sparse files
 @pytest.mark.parametrize(
     ("value", "message"),
     [

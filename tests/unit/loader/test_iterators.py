@@ -85,7 +85,7 @@ def test_what_neither_the_layer_nor_the_stock_iterator_has_is_an_attribute_error
 
 def profiled(loader):
     """How often the profiler saw somebody wait for a batch, and under which names."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         batches = sum(1 for _ in loader)
     waits = {
         event.key: event.count for event in profile.key_averages() if event.key.startswith("enumerate(DataLoader)#")
