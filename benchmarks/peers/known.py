@@ -43,7 +43,7 @@ PEERS = {
     ),
     "ffcv": Peer(
         "FFCV",
-        ("ffcv",),
+        ("ffcv", "pillow"),
         ".beton",
         "JPEG and raw images in one file, augmentation compiled by numba",
     ),

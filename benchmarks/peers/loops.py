@@ -384,7 +384,7 @@ def dali_loop(folder: Path, size: int, count: int, setting: Setting) -> Loop:
     workers = setting["workers"]
     more = {"py_num_workers": workers, "py_start_method": "spawn"} if workers else {}
 
-    @pipeline_def(batch_size=size, num_threads=setting["threads"], device_id=types.CPU_ONLY_DEVICE_ID, **more)
+    @pipeline_def(batch_size=size, num_threads=setting["threads"], device_id=None, **more)
     def images_and_rows() -> tuple[Any, Any]:
         source = _RowsOfBatches(folder / "images.npy", count, size)
         image, row = fn.external_source(source, num_outputs=2, batch=False, parallel=workers > 0)
@@ -570,7 +570,7 @@ LOOPS: dict[str, tuple[Callable[[np.ndarray, Path], None], list[Setting], Callab
     "memload": (memload_prepare, [{}, {"threads": 2, "depth": 4}, {"threads": 1}], memload_loop),
     "torch": (npy_prepare, _TORCH, torch_loop),
     "spdl": (npy_prepare, _THREADS, spdl_loop),
-    "ffcv": (ffcv_prepare, _THREADS, ffcv_loop),
+    "ffcv": (ffcv_prepare, _THREADS[:2], ffcv_loop),
     "grain": (npy_prepare, [{"threads": t, "ahead": a} for t, a in ((16, 500), (2, 64), (4, 128), (1, 8))], grain_loop),
     "tensordict": (tensordict_prepare, WORKERS, tensordict_loop),
     "huggingface": (

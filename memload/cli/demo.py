@@ -72,6 +72,7 @@ _ROW_BYTES = SIDE * SIDE * 3 + RESPONSES * 4
 _MARGIN = 1.2  # free disk and memory required, for each byte needed
 _WORKING_MEMORY = 1_500_000_000  # ring, ceiling and the stock loader's batches, bytes
 _STOCK_SECONDS = 1.2  # for a round of the stock loader
+_SEARCH_SECONDS = 0.25  # for each setting of the stock loader
 _COMPARE_SECONDS = 4.0  # for comparing batches, if the stock loader is slow
 
 
@@ -166,7 +167,7 @@ def shard_of(path: Path) -> Path:
 def compare(path: Path, options: Options, cast: tuple[stock.CastFn, str], pages: str) -> Result:
     """Return all measurements, on existing shards."""
     say("looking for the stock loader's best setting")
-    theirs = stock.find_best(shard_of(path), options.batch_size, {"stim": cast[0]}, seed=SEED)
+    theirs = stock.find_best(shard_of(path), options.batch_size, {"stim": cast[0]}, seconds=_SEARCH_SECONDS, seed=SEED)
     ours = FastLoop(path, options)
     # Before all other measurements, since our loop keeps its memory after its first pass.
     memory = {name: peak_of(loop) for name, loop in (("stock", theirs), ("fast", ours))}

@@ -15,7 +15,7 @@ from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
 
 SHELLS = ("bash", "zsh", "tcsh")
 
-DEMO_CROPS = 2000
+DEMO_CROPS = 1600
 DEMO_ROUNDS = 3
 
 WRITE_USAGE = """\
