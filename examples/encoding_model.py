@@ -33,7 +33,7 @@ def synthetic(images=300, trials=1200, voxels=40):
     )
 
 
-def nsd(betas, images, design, subject):
+def nsd(betas, images, design, *, subject):
     """The betas of a subject, and of each trial the image by the design of the experiment."""
     import scipy.io
 
@@ -74,11 +74,11 @@ def main():
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    data = nsd(*options.paths, options.subject) if options.paths else synthetic()
+    data = nsd(*options.paths, subject=options.subject) if options.paths else synthetic()
     print(data)
     image_ids = data.fields["image_id"].gather(np.arange(len(data))).numpy()
     held_out = np.isin(image_ids, np.unique(image_ids)[::5])
-    cast = {"image": memload.Cast(torch.float32, norm_removed=True), "betas": torch.float32}
+    cast = {"image": memload.Cast(torch.float32, norm_removed=True), "betas": memload.Cast(torch.float32)}
     loader = memload.FastLoader(data.select(~held_out), batch_size=32, shuffle=True, cast=cast)
     valid_loader = memload.FastLoader(data.select(held_out), batch_size=64, cast=cast)
 

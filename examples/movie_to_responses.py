@@ -9,6 +9,7 @@ each response. Trials are split before they are sliced, so that no time is in tw
 """
 
 import argparse
+import functools
 
 import numpy as np
 import torch
@@ -68,10 +69,12 @@ def main():
     print(session)
     session = session.only(*names)
     parts = session.intervals[options.within].split(train=0.8, valid=0.2)
-    common = {"rates": dict.fromkeys(names, RATE), "sampling": {options.responses: "linear"}}
-    train = session.slices(2.0, within=parts["train"], random=5, **common)
-    valid = session.slices(2.0, within=parts["valid"], **common)
-    cast = {options.movie: memload.Cast(torch.float32, scale=1 / 255), options.responses: torch.float32}
+    slices = functools.partial(
+        session.slices, 2.0, rates=dict.fromkeys(names, RATE), sampling={options.responses: "linear"}
+    )
+    train = slices(within=parts["train"], random=5)
+    valid = slices(within=parts["valid"])
+    cast = {options.movie: memload.Cast(torch.float32, scale=1 / 255), options.responses: memload.Cast(torch.float32)}
     loader = memload.FastLoader(train, batch_size=16, shuffle=True, cast=cast)
     valid_loader = memload.FastLoader(valid, batch_size=64, cast=cast)
 

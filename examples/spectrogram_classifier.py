@@ -41,8 +41,8 @@ def of_files(path, labels):
     samples = memload.open(path, field="audio", dtype="int16", shape=(), offset=header.index(b"data") + 8)
     with Path(labels).open(newline="") as file:
         rows = list(csv.DictReader(file))
-    table = {name: [float(row[name]) for row in rows] for name in ("start", "stop")}
-    table["label"] = [row["label"] for row in rows]
+    times = {name: [float(row[name]) for row in rows] for name in ("start", "stop")}
+    table = {**times, "label": [row["label"] for row in rows]}
     return memload.recording(
         {"audio": samples.select(range(count))}, clocks={"audio": rate}, intervals={"sounds": table}
     )

@@ -18,7 +18,7 @@ def synthetic(trials=200, neurons=30):
     """A session whose neurons prefer one of four orientations each."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, 4, trials)
-    times = [[] for _ in range(neurons)]
+    times: list[list[float]] = [[] for _ in range(neurons)]
     for trial in range(trials):
         for unit in range(neurons):
             count = rng.poisson(12 if unit % 4 == label[trial] else 4)

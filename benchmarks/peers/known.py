@@ -50,7 +50,7 @@ PEERS = {
     "dali": Peer(
         "DALI (CPU)",
         ("nvidia-dali-cuda120",),
-        ".npy of each row",
+        ".npy, mapped, by its external source",
         "decodes images, audio and video on a GPU, a large library of augmentation",
     ),
     "grain": Peer(
