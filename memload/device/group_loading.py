@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import xxhash
 
 from memload.columns.fields import Field
-from memload.device.devices import raise_device_error
+from memload.device.devices import device_of, raise_device_error
 from memload.device.loading import FramePlan, check_fits, check_loadable, fill
 from memload.device.node_memory import GpuNodeMemory, HostNodeMemory, NodeMemory, SharedFile
 from memload.device.node_sharing import NodeShare, warn_of_readers
@@ -27,10 +28,12 @@ from memload.device.shares import Table, checked_weights, frames_on_devices
 from memload.device.split_tier import Parts, SplitColumn, table_of
 from memload.errors import DeviceError
 from memload.progress import Bar, byte_bar
+from memload.sizes import parse_size
 
 T = TypeVar("T")
 
 _ALIGN = 256  # bytes; tables of fields begin at multiples
+_MOST = 16  # processes, whose memories and RAM a kernel reads: csrc/cuda/stored_rows.h
 
 
 class Members:
@@ -81,6 +84,23 @@ class Members:
         return [value for value, _ in found]
 
 
+def loaded_for_group(
+    fields: Mapping[str, Field],
+    device: Any,
+    nbytes: int | str | None,
+    weights: Any,
+    group: Any,
+    progress: bool | None = None,
+) -> dict[str, Field]:
+    """Return what `loaded_by_group` does, for a device and bytes as a user gives them; a bad one is an error in all."""
+    given: list[tuple[NodeMemory, int | None]] = []
+    Members(group).all(
+        lambda: given.append((gpu_or_host(device_of(device)), None if nbytes is None else parse_size(nbytes)))
+    )
+    memory, each = given[0]
+    return loaded_by_group(fields, memory, each, weights, group, progress)
+
+
 def loaded_by_group(
     fields: Mapping[str, Field],
     memory: NodeMemory,
@@ -109,13 +129,19 @@ def loaded_by_group(
     warn_of_readers()  # all processes are here, and have dropped what they drop before they load anew
     plan = plans[0]
     loading: list[_Loading] = []
-    made = members.all(lambda: _begun(loading, plan, memory))
-    mine = loading[0]
-    path = made[0].ram
-    members.all(lambda: mine.fill(path, progress))
-    members.all(lambda: mine.open(made))
-    mine.close_files()
-    return mine.fields()
+    try:
+        made = members.all(lambda: _begun(loading, plan, memory))
+        mine = loading[0]
+        members.all(lambda: mine.fill(made[0].ram, progress))
+        members.all(lambda: mine.open(made))
+        return mine.fields()
+    except BaseException:
+        for one in loading:  # now, not when the caller lets go of the error, whose frames have all of it
+            one.drop()
+        raise
+    finally:
+        for one in loading:
+            one.close_files()
 
 
 def gpu_or_host(device: torch.device) -> NodeMemory:
@@ -161,7 +187,7 @@ class _Described:
     machine: str
     fields: Any
     nbytes: int | None
-    weights: float
+    weights: str
     kind: str
 
 
@@ -174,6 +200,10 @@ def _described(
     device: torch.device,
 ) -> _Described:
     """Make the plan of this process, and return what it was made of."""
+    if members.size > _MOST:
+        raise ValueError(
+            f"a group of {members.size} processes: rows are shared by {_MOST} at most; make smaller groups"
+        )
     check_loadable(fields)
     often = checked_weights(weights, next(iter(fields.values())).rows if fields else 0)
     frames = {name: FramePlan.of(one) for name, one in fields.items()}
@@ -188,9 +218,30 @@ def _described(
         in_ram = range(-1, members.size) if device.type == "cpu" else [-1]
         check_fits({"rows in RAM": sum(plan.size_of(part) for part in in_ram)}, torch.device("cpu"), instead)
     plans.append(plan)
-    form = [(str(name), str(one.dtype), tuple(one.shape), one.rows, tables[name]) for name, one in fields.items()]
-    drawn = 0.0 if often is None else float(np.dot(often, np.arange(1, len(often) + 1)))
+    form = [
+        (str(name), str(one.dtype), tuple(one.shape), one.rows, tables[name], _which(frames[name]), _content(one))
+        for name, one in fields.items()
+    ]
+    drawn = "" if often is None else _digest(often)
     return _Described(_machine(), form, nbytes, drawn, device.type)
+
+
+def _which(plan: FramePlan) -> str:
+    """Return a digest of which stored frames are loaded, and of which each row consists."""
+    index = plan.index
+    return f"{_digest(plan.rows)} {_digest(index.begins)} {index.steps} {_digest(index.places)}"
+
+
+def _content(field: Field) -> str:
+    """Return a digest of the first, middle and last row."""
+    rows = sorted({0, field.rows // 2, field.rows - 1}) if field.rows else []
+    return _digest(field.gather(np.array(rows, dtype=np.int64)).reshape(-1).view(torch.uint8).numpy())
+
+
+def _digest(numbers: Any) -> str:
+    if numbers is None or isinstance(numbers, range):
+        return repr(numbers)
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data)
 
 
 def _machine() -> str:
@@ -226,7 +277,11 @@ class _Made:
 
 def _begun(loading: list[_Loading], plan: _Plan, memory: NodeMemory) -> _Made:
     own = memory.export(max(1, plan.size_of(plan.rank)))
-    share = NodeShare(own, memory.device)
+    try:
+        share = NodeShare(own, memory.device)
+    except BaseException:
+        own.free()
+        raise
     file = SharedFile.create(plan.size_of(-1)) if plan.rank == 0 and plan.size_of(-1) else None
     loading.append(_Loading(plan, memory, share, own.memory, file))
     return _Made(own.handle, share.guard, None if file is None else file.path)
@@ -299,6 +354,12 @@ class _Loading:
                 continue
             opened = self.memory.open(one.handle, max(1, self.plan.size_of(rank)))
             self.tables.append(self.share.add(opened, one.guard))
+
+    def drop(self) -> None:
+        """Let go of all memories."""
+        self.share.close()
+        self.tables.clear()
+        self.ram, self.own = None, torch.empty(0, dtype=torch.uint8)
 
     def close_files(self) -> None:
         """Close the file of the RAM, which all have mapped."""

@@ -66,10 +66,18 @@ _SHARES: weakref.WeakSet[NodeShare] = weakref.WeakSet()
 def _leave() -> None:
     """At the exit of the process: close what others own, then wait for those who read what is ours."""
     for share in list(_SHARES):
-        share.close()
+        with contextlib.suppress(RuntimeError):  # the others are closed all the same
+            share.close()
     end = time.monotonic() + _PATIENCE
-    while free_unread() and time.monotonic() < end:
+    while (kept := free_unread()) and time.monotonic() < end:
         time.sleep(0.02)  # locks of files have no wait that ends
+    if kept:
+        warnings.warn(
+            f"this process ends, and {kept} memories of its rows with it, which other processes read still: drop the "
+            "dataset in all of them, and then call torch.distributed.barrier(), before one ends",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 class NodeShare:

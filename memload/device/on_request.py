@@ -92,11 +92,11 @@ def loaded_there(
         from memload.device.loading import loaded
 
         return loaded(fields, device_of(device), tier, progress)
-    each = None if nbytes is None else parse_size(nbytes)
     if group is not None:
-        from memload.device.group_loading import gpu_or_host, loaded_by_group
+        from memload.device.group_loading import loaded_for_group
 
-        return loaded_by_group(fields, gpu_or_host(device_of(device)), each, weights, group, progress)
+        return loaded_for_group(fields, device, nbytes, weights, group, progress)
+    each = None if nbytes is None else parse_size(nbytes)
     from memload.device.split_tier import loaded_in_parts
 
     return loaded_in_parts(fields, devices_of(device), each, weights, progress)

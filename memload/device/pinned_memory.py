@@ -49,8 +49,8 @@ class Reads:
 
     def wait(self) -> None:
         """Wait until all that was noted is done."""
-        with contextlib.suppress(RuntimeError):  # after a failed kernel, all calls fail
-            for event in self._last.values():
+        for event in list(self._last.values()):
+            with contextlib.suppress(RuntimeError):  # after a failed kernel, all calls fail
                 event.synchronize()
 
 

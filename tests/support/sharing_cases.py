@@ -8,6 +8,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from children import in_fork
 from programs import Program
@@ -115,8 +116,45 @@ def refused(rank, _size):
         told(memload.DeviceError, lambda: shared(recording(), None, memory=memory)),
         told(ValueError, lambda: shared(recording(), 3)),
     ]
+    other = [
+        told(ValueError, lambda: shared(recording().select(range(rank, 96, 2)), None)),
+        told(ValueError, lambda: shared(recording(seed=rank), None)),
+        told(ValueError, lambda: shared(recording(rows=3), 3000, [[1, 2, 1], [2, 0, 2]][rank])),
+    ]
+    group = torch.distributed.group.WORLD
+    nowhere = ["cpu", "cuda:99"][rank]
+    other.append(told(memload.DeviceError, lambda: memload.to_device(recording(), nowhere, bytes=20_000, group=group)))
     gc.collect()
-    return {"said": found, "freed": memory.freed, "kept": node_sharing.free_unread()}
+    return {"said": found, "other": other, "freed": memory.freed, "kept": node_sharing.free_unread()}
+
+
+def failed_while_loading(rank, _size):
+    """Whether a load that fails in one process leaves no memory, while its error is held."""
+    before, local = _memory_files(), recording()
+    with pytest.raises(memload.DeviceError) as held:
+        shared(local, 20_000, memory=_NotOpened(fails=rank == 1))
+    torch.distributed.barrier()  # the other process has closed what is this one's
+    node_sharing.free_unread()
+    left = _memory_files() - before
+    return [left, "is not to be opened" in str(held.value)]
+
+
+class _NotOpened(SimulatedNodeMemory):
+    """Memory of which one process cannot open that of the other."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.fails = fails
+
+    def open(self, handle, nbytes):
+        if self.fails:
+            raise memload.DeviceError("this memory is not to be opened")
+        return super().open(handle, nbytes)
+
+
+def _memory_files():
+    links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum("memfd:memload" in str(link) for link in links)
 
 
 def forked(_rank, _size):

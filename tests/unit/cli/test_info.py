@@ -6,6 +6,7 @@ import pytest
 import torch
 import zarr
 
+import memload
 from memload.cli.main import main
 
 
@@ -79,3 +80,12 @@ def test_what_is_damaged_is_an_error(tmp_path, capsys, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04 nonsense")
     assert main(["info", str(tmp_path / name)]) == 2
     assert str(tmp_path / name) in capsys.readouterr().err
+
+
+def test_the_address_of_a_set_in_a_store_is_no_path_of_a_recording(tmp_path, capsys):
+    rows = torch.arange(12).reshape(6, 2)
+    memload.write(tmp_path / "there", {"x": rows}, progress=False)
+    address = f"file://{tmp_path}/there"
+    assert told(capsys, address)[-1].startswith("x: ")
+    assert main(["write", address, str(tmp_path / "here")]) == 0
+    assert torch.equal(torch.stack([row["x"] for row in memload.open(tmp_path / "here")]), rows)

@@ -12,8 +12,9 @@ from sharing_cases import SimulatedNodeMemory, recording
 import memload
 from memload.device.node_memory import SharedFile
 from memload.device.node_sharing import NodeShare
+from memload.device.pinned_memory import Reads
 
-CASES = ("same_batches", "placed_once", "dropped_in_any_order", "refused", "forked")
+CASES = ("same_batches", "placed_once", "dropped_in_any_order", "refused", "failed_while_loading", "forked")
 PAIRS = (CASES, ("reader_killed",), ("owner_leaves_first",))
 
 
@@ -75,6 +76,37 @@ def test_an_error_of_one_process_is_one_of_all_and_leaves_nothing(ran):
     assert first["said"][2].endswith("process 1 of the group: DeviceError: there is no memory left")
     assert second["said"][2] == "there is no memory left"
     assert [first["freed"], second["freed"]] == [1, 0]
+
+
+def test_other_rows_other_content_and_other_weights_are_refused_in_all_processes(ran):
+    for seen in ran["refused"]:
+        rows, content, weights, _ = seen["other"]
+        assert all("load different rows" in said for said in (rows, content, weights))
+        assert "weights:" in weights
+    assert "process 1 of the group: DeviceError" in ran["refused"][0]["other"][3]
+    assert "cuda:99" in ran["refused"][1]["other"][3]
+
+
+def test_a_load_that_fails_leaves_no_memory_while_its_error_is_held(ran):
+    assert ran["failed_while_loading"] == [[0, True]] * 2
+
+
+def test_all_streams_are_waited_for_when_one_of_them_fails():
+    waited = []
+
+    class Event:
+        def __init__(self, fails):
+            self.fails = fails
+
+        def synchronize(self):
+            waited.append(self)
+            if self.fails:
+                raise RuntimeError("a kernel failed")
+
+    reads = Reads()
+    reads._last = {(0, number): Event(number == 0) for number in range(3)}
+    reads.wait()
+    assert len(waited) == 3
 
 
 def test_a_forked_process_is_refused(ran):
