@@ -2,6 +2,10 @@
 # try_wheel.sh CHECKOUT: the quick tests of the package that is installed here, far from the checkout's own memload/, and
 # with no compiler on the PATH.
 set -euo pipefail
+[[ $# -eq 1 ]] || {
+  echo "usage: try_wheel.sh CHECKOUT" >&2
+  exit 2
+}
 checkout=$(cd "$1" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -27,7 +31,12 @@ link_commands "$scratch/commands"
 export PATH=$scratch/commands
 cd "$scratch"
 unset PYTHONPATH CC CXX
-! command -v gcc g++ cc c++ clang clang++ # nothing to build with
+for compiler in gcc g++ cc c++ clang clang++; do
+  if command -v "$compiler"; then
+    echo "try_wheel.sh: there is a compiler" >&2
+    exit 1
+  fi
+done
 "$python" -c "import memload, pathlib; assert pathlib.Path.cwd() not in pathlib.Path(memload.__file__).parents, memload.__file__"
 # Without those whose simulated device is compiled.
 mapfile -t quick < <(grep -rLE '^ *(from|import) (extension|late_reading|pass_kinds|simulated)\b' --include='test_*.py' \

@@ -59,6 +59,8 @@ def facts(folder: Path) -> Iterator[Fact]:
     yield huge_page_fact(budget.huge_pages())
     yield memory_fact(budget.memory())
     yield lock_fact(budget.memlock_limit(), root=os.geteuid() == 0)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; --folder names one that is there")
     yield disk_fact(folder, budget.disk_free(folder))
     yield from gpu_facts()
 
@@ -120,7 +122,7 @@ def lock_fact(limit: int | None, *, root: bool) -> Fact:
 
 def disk_fact(folder: Path, free: int) -> Fact:
     """Return the free disk space for shards and the demo."""
-    return Fact("disk", f"{free / 1e9:.1f} GB free", f"at {folder}; the demo writes 2 GB")
+    return Fact("disk", f"{free / 1e9:.1f} GB free", f"at {folder}; the demo writes 1 GB")
 
 
 def gpu_facts() -> Iterator[Fact]:

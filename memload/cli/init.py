@@ -10,7 +10,7 @@ import ast
 import difflib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memload.cli.output import answer, is_json, keep
@@ -91,7 +91,7 @@ def _write(path: Path, text: str) -> None:
 def findings(script: Script) -> list[Finding]:
     """Return what there is to say, in the order of lines."""
     found = [*_loaders(script), *_others(script), *_loops(script), *_transforms(script)]
-    return sorted(found, key=lambda one: one.line)
+    return sorted(dict.fromkeys(found), key=lambda one: one.line)  # two loaders may share a dataset
 
 
 def _loaders(script: Script) -> Iterator[Finding]:
@@ -131,8 +131,9 @@ def loader_verdict(script: Script, loader: Loader) -> Verdict:
     if isinstance(size, ast.Constant) and size.value is None:
         return Verdict(None, "batch_size=None: native for BatchSamplers as sampler=, else torch's own code")
     verdict = verdict_of(script, loader.given.get("dataset"), loader.call.lineno)
-    if loader.opaque and verdict.native:
-        return Verdict(None, f"{verdict.why}; **arguments may hold a collate_fn")
+    if loader.opaque:
+        why = f"{verdict.why}; **arguments were not read, and may hold a collate_fn"
+        return replace(verdict, native=None if verdict.native else verdict.native, why=why)
     return verdict
 
 

@@ -82,7 +82,8 @@ class _Parser(argparse.ArgumentParser):
         known = re.findall(r"(?<![\w-])--[a-z-]+", self.format_help())
         choices = re.findall(r"\w[\w-]*", message.partition("(choose from ")[2])
         wrong = re.findall(r"--[\w-]+", message) or re.findall(r"invalid choice: '([^']*)'", message)
-        meant = [match for word in wrong for match in difflib.get_close_matches(word, choices or known, 1)]
+        close = [match for word in wrong for match in difflib.get_close_matches(word, choices or known, 1)]
+        meant = [word for word in close if word not in wrong]
         hint = f"; did you mean {' or '.join(meant)}?" if meant else "."
         self.exit(2, f"{self.prog}: {message}{hint} `{self.prog} --help` lists what it takes.\n")
 

@@ -117,6 +117,13 @@ class Script:
         """Return the qualified name of what a call calls; "" for what is no call of a name."""
         return self.meaning(node.func) if isinstance(node, ast.Call) else ""
 
+    def name_for(self, value: ast.expr) -> str:
+        """Return the name that an expression of the script is assigned to; "" if it is to none, or to several."""
+        for statement in ast.walk(self.tree):
+            if isinstance(statement, ast.Assign) and statement.value is value and len(statement.targets) == 1:
+                return name_of(statement.targets[0])
+        return ""
+
     def value_of(self, node: ast.expr, before: int) -> ast.expr | None:
         """Return the expression that was last assigned to a name before a line, or the expression itself if it is none.
 

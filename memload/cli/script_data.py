@@ -78,7 +78,7 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
         parts = inner.elts if isinstance(inner, (ast.List, ast.Tuple)) else [one for one in [inner] if one]
         return _of_parts(short, [verdict_of(script, part, call.lineno, depth + 1) for part in parts])
     if name.startswith("torchvision.datasets."):
-        return _of_torchvision(short, call)
+        return _of_torchvision(script, short, call)
     if name == "datasets.load_dataset" or name.endswith(".load_from_disk"):
         return Verdict(
             None,
@@ -127,16 +127,17 @@ def _of_parts(kind: str, parts: Sequence[Verdict]) -> Verdict:
     return Verdict(None, f"{kind} of parts that the script does not show") if worst is None else worst
 
 
-def _of_torchvision(kind: str, call: ast.Call) -> Verdict:
+def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
     if kind == "FakeData":
         return Verdict(False, "FakeData makes images as they are asked for", (), call.lineno)
     if kind in _IN_MEMORY:
+        name = script.name_for(call) or "dataset"
         return Verdict(
             False,
             f"{kind} has its images in memory, and makes a PIL image of each and transforms it in Python",
             (
-                f"dataset = memload.from_arrays(image=dataset.data{_GREY if kind not in _COLOURS else ''}, "
-                "label=torch.as_tensor(dataset.targets)).as_tuple('image', 'label')",
+                f"{name} = memload.from_arrays(image={name}.data{_GREY if kind not in _COLOURS else ''}, "
+                f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')",
             ),
             call.lineno,
         )
@@ -277,7 +278,7 @@ def _stored_once(name: str, call: ast.Call) -> tuple[str, ...]:
 
 
 def casts_of_transforms(script: Script) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the line of each `Compose`, and the cast that does the same as what it has."""
+    """Yield the line of each `Compose` or lone `ToTensor`, and the cast that does the same as what it has."""
     calls = [one for one in ast.walk(script.tree) if isinstance(one, ast.Call)]
     names = [script.called(one) for one in calls if script.called(one).startswith("torchvision.datasets.")]
     kinds = {name.rpartition(".")[2] for name in names}
@@ -289,6 +290,11 @@ def casts_of_transforms(script: Script) -> Iterator[tuple[int, tuple[str, ...]]]
             code = _cast(script, [script.value_of(one, call.lineno) or one for one in steps.elts], channels)
             if code:
                 yield call.lineno, code
+        if script.called(call).startswith("torchvision.datasets."):
+            given = next((one.value for one in call.keywords if one.arg == "transform"), None)
+            step = None if given is None else script.value_of(given, call.lineno)
+            if given is not None and step is not None and script.called(step).rpartition(".")[2] == "ToTensor":
+                yield given.lineno, _cast(script, [step], channels)
 
 
 def _cast(script: Script, steps: Sequence[ast.expr], channels: Sequence[str]) -> tuple[str, ...]:

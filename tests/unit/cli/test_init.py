@@ -340,3 +340,33 @@ def test_the_json_has_findings_and_patch(tmp_path, capsys):
     made = json.loads(capsys.readouterr().out)
     assert made["findings"][0]["native"] is True
     assert "+loader = memload.FastLoader(TensorDataset(x))" in made["patch"]
+
+
+def test_a_lone_to_tensor_has_its_cast_and_the_advice_has_the_names_of_the_script(tmp_path):
+    text = """
+from torchvision import datasets
+from torchvision.transforms import ToTensor
+from torch.utils.data import DataLoader
+training_data = datasets.FashionMNIST("here", transform=ToTensor())
+train = DataLoader(training_data, batch_size=64)
+again = DataLoader(training_data, batch_size=32)
+"""
+    (cast,) = [one.change[0] for one in found(tmp_path, text) if one.about == "transform"]
+    assert cast == 'cast={"image": memload.Cast(torch.float32, scale=1 / 255, channels=-3)}'
+    (dataset,) = [one.change[0] for one in found(tmp_path, text) if one.about == "dataset"]
+    assert dataset.startswith("training_data = memload.from_arrays(image=training_data.data")
+    grey = memload.from_arrays(image=torch.zeros(4, 1, 28, 28, dtype=torch.uint8), label=torch.arange(4))
+    options = eval(f"dict({cast})", {"memload": memload, "torch": torch})
+    image, _ = next(iter(memload.FastLoader(grey.as_tuple("image", "label"), 4, **options)))
+    assert (image.dtype, image.shape) == (torch.float32, (4, 1, 28, 28))
+
+
+def test_arguments_that_are_not_read_are_told(tmp_path):
+    text = """
+import torch
+from torch.utils.data import DataLoader
+more = {"num_workers": 4}
+DataLoader(torch.zeros(4), **more)
+"""
+    (one,) = [one for one in found(tmp_path, text) if one.about == "loader"]
+    assert "**arguments were not read" in one.why
