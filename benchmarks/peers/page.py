@@ -28,7 +28,9 @@ def rows(kept: dict[str, Any]) -> list[str]:
             f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})",
             "" if name == "memload" else f"{statistics.median(shares):.1f} ({shares[0]:.1f} to {shares[-1]:.1f})",
             _setting(kinds["best"]["setting"]),
-            f"{recommended['rate']:,.0f} ({_setting(recommended['setting'])})",
+            "the same"
+            if recommended["setting"] == kinds["best"]["setting"]
+            else f"{recommended['rate']:,.0f} ({_setting(recommended['setting'])})",
             f"{kinds['best']['peak'] / 1e6:,.0f} MB",
         )
         lines.append((statistics.median(rates), f"| {' | '.join(cells)} |"))

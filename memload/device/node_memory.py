@@ -22,7 +22,7 @@ from torch.utils.dlpack import from_dlpack
 
 from memload import _core
 from memload.device.cuda_module import cuda_module
-from memload.errors import DeviceError
+from memload.errors import DeviceError, MemorySpaceError
 from memload.sizes import format_size
 
 
@@ -79,13 +79,21 @@ class GpuNodeMemory:
         self.device = device
 
     def export(self, nbytes: int) -> Exported:
-        """Return new memory of the device."""
+        """Return new memory of the device. Raises MemorySpaceError, DeviceError."""
         module, index = _cuda(), self.device.index
         if nbytes > torch.cuda.mem_get_info(index)[0]:
             torch.cuda.empty_cache()  # what torch keeps for later tensors
         try:
             address, handle = module.allocate_shared(nbytes, index)
         except RuntimeError as error:
+            if "out of memory" in str(error):  # another process of this GPU was quicker
+                free = torch.cuda.mem_get_info(index)[0]
+                raise MemorySpaceError(
+                    f"{format_size(nbytes)} do not fit on {self.device}, which has {format_size(free)} free: give less "
+                    "of them by bytes=",
+                    need=nbytes,
+                    free=free,
+                ) from error
             raise DeviceError(_refused(f"{format_size(nbytes)} of {self.device} cannot be shared", error)) from error
         return Exported(self._seen(address, nbytes), handle, functools.partial(module.free_shared, address, index))
 

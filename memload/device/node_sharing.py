@@ -131,12 +131,14 @@ class NodeShare:
         self.reads.note(self.device)
 
     def check_here(self) -> None:
-        """Raise DeviceError in a process that was forked from the one that has the rows."""
+        """Raise DeviceError in a process that was forked from the one that has the rows, and after `close`."""
         if os.getpid() != self._process:
             raise DeviceError(
                 "rows that processes share belong to those of their group, and this one was forked from one of them: "
                 "let it read the dataset in files (memload.FastLoader needs no worker processes)"
             )
+        if not self._end.alive:
+            raise DeviceError("rows that processes share were given back already: this process is at its end")
 
     def close(self) -> None:
         """Close all of it; rows are not to be read any more."""

@@ -148,5 +148,12 @@ def test_one_process_shares_with_itself_and_without_a_group_nothing(tmp_path):
         alone = memload.to_device(recording(), "cpu", bytes=30_000, group=torch.distributed.group.WORLD)
         assert alone.tier is memload.Tier.SPLIT
         assert alone[96]["number"] == 96
+        column, noted = alone.fields["number"].column, []
+        column.share.reads.note = noted.append
+        column.was_read()
+        assert noted == [torch.device("cpu")]
+        column.share.close()
+        with pytest.raises(memload.DeviceError, match="given back already"):
+            alone[96]
     finally:
         torch.distributed.destroy_process_group()
