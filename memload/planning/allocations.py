@@ -36,6 +36,10 @@ Steps of 72, 108, 239 and 837 MB of a CNN took 127, 191, 366 and 847 MB, with a 
 205 and 615 MB of an LSTM 64, 213 and 639 MB were taken. A GRU with 67 MB of tensors below 256 KB took 77 MB more than
 all its tensors where these were in the heap, and 51 MB less where they were not."""
 
+LEAST_IN_HEAP = 16 << 20
+"""Bytes in glibc's heap that plans of training on the CPU count apart from on: less is within what plans leave open for
+Python and torch themselves."""
+
 THRESHOLD = 262_144
 """The bytes from which on plans of training on the CPU assume that freed memory is given back: the value of
 MALLOC_MMAP_THRESHOLD_ that they name."""
@@ -96,11 +100,13 @@ class Timeline:
     def peak_in_heap(self) -> int:
         """Return the most bytes alive at one time, where the C library's heap keeps what is below `THRESHOLD` bytes.
 
-        The heap does not shrink, so its bytes are those of its own highest moment.
+        The heap does not shrink, so its bytes are those of its own highest moment. What stays below `LEAST_IN_HEAP`
+        bytes counts as all else does.
         """
         is_kept = self.nbytes < THRESHOLD
         small, rest = np.where(is_kept, self.nbytes, 0), np.where(is_kept, 0, self.nbytes)
-        return math.ceil(HEAP * self.highest(small)) + self.highest(rest)
+        in_heap = math.ceil(HEAP * self.highest(small))
+        return self.peak if in_heap < LEAST_IN_HEAP else in_heap + self.highest(rest)
 
     @property
     def kept(self) -> int:

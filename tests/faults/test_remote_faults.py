@@ -116,9 +116,9 @@ def test_a_shard_that_is_cut_after_it_was_read_says_so(faulty_set, tmp_path):
         ds.select(range(100)).fields["image"].gather(torch.arange(100).numpy())
 
 
-def test_a_store_that_does_not_answer_is_asked_again(faulty_set, proxy, monkeypatch):
+def test_a_store_that_does_not_answer_is_asked_again(faulty_set, proxy, monkeypatch, tmp_path):
     monkeypatch.setattr(objects, "_TIMEOUT", "2s")
-    ds = memload.open("s3://bucket/faulty", cache_bytes="64MB")
+    ds = memload.open("s3://bucket/faulty", cache=tmp_path, cache_bytes="64MB")
     proxy.faults = ["hang"]
     want = list(loader_of(memload.open(faulty_set)))
     assert_same(loader_of(ds), want)
@@ -184,7 +184,8 @@ def _killed_loops(faulty_set, folder, kills):
             want += "".join(map(killed_loops.line_of, killed_loops.epoch_of(local, rank, epoch)))
             epoch += 1
         assert got == want
-    assert disk_bytes(folder / "cache") <= 1_600_000
+    shards = len(list((folder / "cache").glob("*/*.safetensors")))
+    assert disk_bytes(folder / "cache") <= 1_600_000 + 4096 * shards  # the last block of each ends amid a page
 
 
 def test_loops_that_are_killed_give_the_batches_of_undisturbed_ones(faulty_set, proxy, tmp_path):
