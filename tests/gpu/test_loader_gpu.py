@@ -79,7 +79,7 @@ def test_a_graph_is_captured_while_native_threads_copy():
 def test_a_transform_reads_what_the_loop_has_written(cast):
     """A table of the loop's, written to late, in a kernel that follows one which takes its time."""
     table, added = torch.zeros(1, device="cuda"), []
-    transform = lambda batch: {"sum": batch["stim"].double().sum() + table, "at": table.clone()}  # noqa: E731
+    transform = lambda batch: {"sum": batch["stim"].double().sum() + table.double(), "at": table.clone()}  # noqa: E731
     expected = [batch["stim"].double().sum() for batch in on_cpu(loader(cast=cast))]
     for k, batch in enumerate(loader(cast=cast, device="cuda", batch_transform=transform)):
         added.append(batch)
