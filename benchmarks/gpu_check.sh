@@ -23,8 +23,7 @@
 # the table anew after every benchmark. Nothing is installed outside a temporary folder, where about 5 GB of data are
 # made (TMPDIR=... names another place for it).
 #
-# Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and the check has been rehearsed
-# on a CPU; no figure exists so far.
+# It has run on one NVIDIA H200: benchmarks/results/gpu_nvidia-h200_2026-11-26.*
 set -euo pipefail
 export PYTHONUNBUFFERED=1 # what a part says before it is ended is kept
 

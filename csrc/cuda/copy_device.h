@@ -1,4 +1,4 @@
-// The transfer path's device on a GPU, by the CUDA runtime. It has not run on a GPU yet.
+// The transfer path's device on a GPU, by the CUDA runtime.
 #pragma once
 
 #include <memory>

@@ -18,8 +18,7 @@
 //   f32 -> bf16 computed         40, 0, 212     40, 0, 234     40, 0, 229
 //
 // The naive reference is Cast.apply: crop, flip and transposition one after the other, in
-// tests/gpu/test_kernels_gpu.py. csrc/tests/test_kernels.cpp goes through the walk and the casts on the CPU. No GPU has
-// run it yet.
+// tests/gpu/test_kernels_gpu.py. csrc/tests/test_kernels.cpp goes through the walk and the casts on the CPU.
 #include <algorithm>
 
 #include "cuda/image_packet.h"

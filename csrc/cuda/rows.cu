@@ -24,7 +24,7 @@
 //
 // The naive reference is Cast.apply of the rows that torch's own indexing gives, in tests/gpu/test_kernels_gpu.py.
 // csrc/tests/test_kernels.cpp goes through all of it but
-// the loads on the CPU. No GPU has run it yet.
+// the loads on the CPU.
 #include <algorithm>
 #include <stdexcept>
 

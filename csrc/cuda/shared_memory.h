@@ -1,5 +1,4 @@
-// Memory of a GPU that other processes of the machine map, by CUDA's inter-process handles. It has not run on a GPU
-// yet.
+// Memory of a GPU that other processes of the machine map, by CUDA's inter-process handles.
 //
 //   process 0: allocate_shared() -> address, handle --bytes--> process 1: open_shared() -> address there
 //   process 0: free_shared()   after every other process has called   process 1: close_shared()

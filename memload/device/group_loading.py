@@ -3,7 +3,7 @@
     frames of each field -> shares.py: which lie where -> each process loads its part -> all open those of the others
                                                           node_memory.py                 node_sharing.py
 
-It has not run on a GPU yet.
+It has run with two processes on one GPU, not on several yet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Calls the kernels of `memload._cuda` for rows and images with tensors, rules and constants.
-
-They have not run on a GPU yet.
-"""
+"""Calls the kernels of `memload._cuda` for rows and images with tensors, rules and constants."""
 
 from __future__ import annotations
 

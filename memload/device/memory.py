@@ -4,7 +4,7 @@
     | allocated | cached by torch | contexts, libraries, other processes | free |
     |<--------- reserved -------->|<-------------- others ------------->|
 
-It has not run on a GPU yet; the functions that evaluate torch's answers are tested without one.
+The functions that evaluate torch's answers are tested without a GPU.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     the owner: export() -> memory, handle --bytes--> the others: open() -> the same memory
     the owner: free(), after all others have closed it       the others: close()
 
-GPU memory travels by CUDA's inter-process handles, RAM as a file without a name. It has not run on a GPU yet.
+GPU memory travels by CUDA's inter-process handles, RAM as a file without a name.
 """
 
 from __future__ import annotations

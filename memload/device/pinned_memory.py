@@ -4,7 +4,7 @@
       |- storage: native threads gather rows of it, for the ring and for loops on the CPU
       `- device tensor: a tensor of the GPU over these bytes; its kernels read them across the bus
 
-It has not run on a GPU yet.
+Where the device is a CPU, the device tensor is the memory itself.
 """
 
 from __future__ import annotations

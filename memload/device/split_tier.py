@@ -4,7 +4,7 @@
                                                           |- on each GPU
                                                           `- pinned RAM, which the GPU reads across the bus
 
-It has not run on a GPU yet.
+It has not run on several GPUs yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The GPU path's device interface, through torch.cuda. It has not run on a GPU yet."""
+"""The GPU path's device interface, through torch.cuda."""
 
 from __future__ import annotations
 
