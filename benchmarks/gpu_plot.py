@@ -3,7 +3,8 @@
     python gpu_plot.py results/gpu_nvidia-h100-80gb-hbm3_2026-01-31.json ...
 
 It needs matplotlib, and writes an .svg beside each JSON, or into --out. A bar that reaches 1 met its target. Of figures
-that should stay below a bound, the bound is divided by the figure. Figures without a target are in the table alone.
+that should stay below a bound, the bound is divided by the figure. Bars end at 2, whatever is beyond. Figures without
+a target are in the table alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from memload.cli.charts import OURS, THEIRS, Bar, draw_bars, svg_of
+
+LONGEST = 2.0  # times the target; one figure far beyond would make dots of all others
 
 
 def groups_of(parts: list[dict[str, Any]]) -> dict[str, list[Bar]]:
@@ -36,8 +39,9 @@ def bar_of(figure: dict[str, Any]) -> Bar:
         shares = [target / max(end, 1e-9) for end in (ends[0], ends[2], ends[1])]
     else:
         shares = [end / target for end in ends]
+    shares = [min(share, LONGEST) for share in shares]
     text = f"{ends[0]:.3g}, wanted {'<=' if figure['at_most'] else '>='} {target:g}"
-    return Bar(f"{figure['case']}: {figure['what']}"[:70], *shares, text, OURS if figure["met"] else THEIRS)
+    return Bar(f"{figure['case']}: {figure['what']}"[:80], *shares, text, OURS if figure["met"] else THEIRS)
 
 
 def image_of(path: Path) -> str:
