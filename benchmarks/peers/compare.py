@@ -1,5 +1,6 @@
 """How many images does each data loader hand out in a second? Each in an environment of its own, bit-checked, in turn.
 
+    benchmarks/peers/all.sh FOLDER                           # all that follows, in one command
     python benchmarks/peers/environments.py FOLDER           # once: an environment for each peer
     python benchmarks/peers/compare.py FOLDER --search       # the best setting of each, kept in FOLDER/best.json
     python benchmarks/peers/compare.py FOLDER --json benchmarks/results/peers.json

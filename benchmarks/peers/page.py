@@ -1,12 +1,13 @@
-"""Prints the tables of docs/peers.md from benchmarks/results/peers.json.
+"""Prints the tables of docs/peers.md from the figures that compare.py kept.
 
-python benchmarks/peers/page.py
+python benchmarks/peers/page.py [benchmarks/results/peers.json]
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,5 +61,5 @@ def beside() -> str:
 
 
 if __name__ == "__main__":
-    kept_results = json.loads(RESULTS.read_text())
+    kept_results = json.loads(Path(*(sys.argv[1:2] or [RESULTS])).read_text())
     print(speed(kept_results), beside(), sep="\n\n")

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+import release_version
 from repository import ROOT
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
@@ -27,3 +29,33 @@ def test_the_changelog_has_one_short_line_for_each_change():
     assert [line for line in lines if line.startswith("  ") or len(line) > 112] == []
     assert len(set(entries)) == len(entries)
     assert len(entries) < 150
+
+
+@pytest.fixture
+def release(tmp_path):
+    """A copy of what names the version, as it is at the release of 1.2.3."""
+    for name, text in {
+        "pyproject.toml": '[project]\nname = "memload"\nversion = "1.2.3"\n',
+        "CITATION.cff": "cff-version: 1.2.0\nversion: 1.2.3\n",
+        "CHANGELOG.md": "## [Unreleased]\n\n## [1.2.3] - 2027-01-31\n\n## [0.1.0] - 2026-12-01\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_release_has_one_version(release):
+    assert release_version.differing("v1.2.3", release) == []
+    assert len(release_version.differing("v1.2.4", release)) == 3
+
+
+@pytest.mark.parametrize("name", release_version.PLACES)
+def test_a_release_is_refused_where_one_place_has_another_version(name, release):
+    (release / name).write_text((release / name).read_text().replace("1.2.3", "1.2.2"))
+    assert release_version.differing("v1.2.3", release) == [f"{name}: 1.2.2, but the tag is v1.2.3: expected 1.2.3"]
+
+
+def test_the_changelog_has_to_name_what_is_released(release):
+    (release / "CHANGELOG.md").write_text("## [Unreleased]\n")
+    assert release_version.differing("v1.2.3", release) == [
+        "CHANGELOG.md: no version, but the tag is v1.2.3: expected 1.2.3"
+    ]
