@@ -227,6 +227,8 @@ def check_options(args: argparse.Namespace) -> None:
     for option in ("plot", "report"):
         check_folder_of(getattr(args, option), f"--{option}")
     check_ending(args.plot, "--plot")
+    if args.report and args.report.suffix not in (".html", ".htm"):
+        raise ValueError(f"--report {args.report}: the page is HTML; end its name in .html")
     if args.plot or args.report:
         new_figure(1, 1)  # raises where matplotlib is missing
 

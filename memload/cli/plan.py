@@ -146,7 +146,12 @@ def _cast_of(cast: Any, name: str, dataset: Any) -> Any:
 
 
 def _data(options: argparse.Namespace) -> Any:
-    if bool(options.path) == bool(options.field or options.rows):
+    shape = " and ".join(name for name in ("--rows", "--field") if getattr(options, name[2:]))
+    if options.path and shape:
+        raise ValueError(
+            f"{shape} is of a dataset that does not exist yet: leave it out, or the path {options.path[0]}"
+        )
+    if not (options.path or shape):
         raise ValueError("give a path, or --rows and --field of a dataset that does not exist yet")
     if options.path:
         data = open_data(options.path, stated(options), options.on, options.how)

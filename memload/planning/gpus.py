@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
@@ -128,8 +129,12 @@ def parse_gpu(given: int | str) -> tuple[int, GpuModel | None]:
     except ValueError as error:
         if not isinstance(given, str):
             raise
-        names = ", ".join(model.name for model in GPUS)
-        raise ValueError(f'a GPU is a size such as "24GB", or one of these names: {names}; got {given!r}') from error
+        names = [model.name for model in GPUS]
+        alike = difflib.get_close_matches(given, names)
+        meant = f": did you mean {' or '.join(alike)}?" if alike else "."
+        raise ValueError(
+            f'a GPU is a size such as "24GB" or a name; got {given!r}{meant} The names: {", ".join(names)}'
+        ) from error
 
 
 def has_bf16(capability: tuple[int, int]) -> bool:

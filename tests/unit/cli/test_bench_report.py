@@ -49,6 +49,7 @@ def test_info_draws_what_a_row_is_read_as(shards, tmp_path, capsys):
     ("arguments", "words"),
     [
         (["bench", "--plot", "x.docx"], "--plot x.docx: an image ends in .png, .svg, .pdf"),
+        (["bench", "--report", "report.pdf"], "--report report.pdf: the page is HTML; end its name in .html"),
         (["bench", "--report", "no/such/report.html"], "--report no/such/report.html: there is no folder"),
         (["info", "x.npy", "--plot", "x.docx"], "--plot x.docx: an image ends in .png, .svg, .pdf"),
     ],

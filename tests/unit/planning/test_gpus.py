@@ -73,8 +73,9 @@ def test_sizes_stay_sizes():
         ("A100", "'A100' exists with several sizes of memory: give 'A100-40GB' or 'A100-80GB'"),
         ("A100-20GB", "there is no 'A100-20GB': give 'A100-40GB' or 'A100-80GB'"),
         ("T4 80GB", "there is no 'T4 80GB': give 'T4'"),
-        ("Voodoo", r"a GPU is a size such as \"24GB\", or one of these names: .*H100.*; got 'Voodoo'"),
-        ("", "one of these names"),
+        ("Voodoo", r"a GPU is a size such as \"24GB\" or a name; got 'Voodoo'\. The names: .*H100"),
+        ("RTX 4900", r"got 'RTX 4900': did you mean RTX 4090\b.*\? The names: "),
+        ("", "a GPU is a size such as"),
         (0, "at least one byte"),
     ],
 )
