@@ -206,19 +206,26 @@ class PinnedCopies:
         nbytes: of one copy.
         device: where to.
         quick: makes few copies, for a run that only shows that it runs.
+        memory: the pinned memory, a buffer of `nbytes` for each; None: torch's.
     """
 
     DEPTHS = (1, 2, 4)
 
-    def __init__(self, nbytes: int, device: torch.device, *, quick: bool = False) -> None:
-        pinned = device.type == "cuda"
+    def __init__(
+        self,
+        nbytes: int,
+        device: torch.device,
+        *,
+        quick: bool = False,
+        memory: Sequence[torch.Tensor] | None = None,
+    ) -> None:
         noise = random_bytes(nbytes)
         self.nbytes = nbytes
         self._device = device
-        self._pairs = [
-            (torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned).copy_(noise), noise.to(device))
-            for _ in range(max(self.DEPTHS))
+        buffers = memory or [
+            torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda") for _ in range(max(self.DEPTHS))
         ]
+        self._pairs = [(buffer.copy_(noise), noise.to(device)) for buffer in buffers]
         self._turn = 0
         self._depth = 1
         loops = {str(depth): lambda depth=depth: self._run(8, depth) for depth in self.DEPTHS}
@@ -229,7 +236,20 @@ class PinnedCopies:
 
     def seconds(self) -> float:
         """Seconds of one copy, of a loop that lasts about half a second."""
-        return self._run(self._copies, self._depth)
+        return self.run(self._copies)
+
+    def run(self, copies: int) -> float:
+        """Seconds of one copy, of a loop of so many."""
+        return self._run(copies, self._depth)
+
+    def by_buffer(self) -> list[float]:
+        """Seconds of a copy out of each buffer alone: they differ where some of the memory is far from the device."""
+        found = []
+        for source, target in self._pairs:
+            copy = lambda to=target, of=source: to.copy_(of, non_blocking=True)  # noqa: E731
+            copy()
+            found.append(clocked(lambda copy=copy: [copy() for _ in range(8)], self._device) / 8)
+        return found
 
     def queue_one(self) -> None:
         """Queues one copy in the current stream."""

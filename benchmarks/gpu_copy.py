@@ -2,11 +2,13 @@
 
 The rows lie in a table that is small enough for the CPU's cache, so that gathering is no limit; nothing is cast. The
 ceiling is the best of plain loops of asynchronous copies of the same size, from 1, 2 and 4 pinned buffers. Beside it
-stands what a copy from memory that is not pinned reaches, as `.to("cuda")` of an ordinary batch does, and how fast RAM
-is pinned at all.
+stands what a copy from memory that is not pinned reaches, as `.to("cuda")` of an ordinary batch does, what the loop's
+thread does for a batch, and how fast RAM is pinned at all.
 """
 
 from __future__ import annotations
+
+import time
 
 import torch
 from gpu_common import (
@@ -58,9 +60,17 @@ def measure(bench: GpuBench, nbytes: int) -> None:
     loader = loader_of(lengthened(table, ROWS // STORED * batches), bench.device)
     through(loader)
     ordinary = random_bytes(nbytes)
+    thread: list[float] = []  # CPU seconds of the loop's thread, of a batch
+
+    def ours() -> float:
+        begun = time.thread_time()
+        seconds = clocked(lambda: through(loader), bench.device)
+        thread.append((time.thread_time() - begun) / batches)
+        return seconds / batches
+
     times = in_turn(
         {
-            "loader": lambda: clocked(lambda: through(loader), bench.device) / batches,
+            "loader": ours,
             "plain": copies.seconds,
             "ordinary": lambda: clocked(lambda: [ordinary.to(bench.device) for _ in range(4)], bench.device) / 4,
         },
@@ -70,7 +80,10 @@ def measure(bench: GpuBench, nbytes: int) -> None:
     case = f"{nbytes / MB:g} MB"
     share = ratio(times["plain"], times["loader"])
     target = WANTED.get(nbytes // MB, 0.95)
-    bench.judge(case, "the loader's copies, share of a plain loop's", share, target, gb_per_s=rates)
+    stats = str(loader.stats())
+    bench.judge(case, "the loader's copies, share of a plain loop's", share, target, gb_per_s=rates, stats=stats)
+    busy = Spread.of(seconds * 1e6 for seconds in thread)
+    bench.judge(case, "us of CPU time of the loop's thread for a batch", busy, 25, at_most=True)
     bench.judge(case, "GB/s of plain pinned copies", rates["plain"], None)
     bench.judge(case, "GB/s of copies from ordinary memory", rates["ordinary"], None)
 

@@ -1,14 +1,16 @@
 """From the page cache to bfloat16 on the GPU: which share of what the machine allows, and how many times stock?
 
 What the machine allows is the lower of two rates that are measured in the same rounds: gathering raw rows by native
-threads without queue or Python, and copying batches of that size from pinned memory. The stock loader, which takes
-turns with it afterwards, is the best of 4, 8 and 16 workers with pinned memory and asynchronous copies, with an eager
-and with a compiled cast on the GPU.
+threads without queue or Python, and copying batches of that size from pinned memory. Beside them stands what it allows
+when both go on at once, of unrelated memory, since they share its bandwidth; and copies out of memory as the loader's
+slots have it, by buffer. The stock loader, which takes turns with it afterwards, is the best of 4, 8 and 16 workers
+with pinned memory and asynchronous copies, with an eager and with a compiled cast on the GPU.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -32,10 +34,12 @@ from loops import SEED
 import memload
 from memload.cli import stock_loops
 from memload.cli.bench import GatherCeiling, shuffled
-from memload.cli.measure import Spread, in_turn, run_epoch
+from memload.cli.measure import Epoch, Spread, in_turn, run_epoch
 from memload.dataset.dataset import Dataset
+from memload.device.pinned_memory import PinnedMemory
 
 WORKERS = (4, 8, 16)
+BUFFERS = 8  # of the loader's kind of memory
 TRIAL_SECONDS = 1.0
 
 
@@ -141,31 +145,54 @@ class Measured:
         in_turn(contestants, 1)
         return in_turn(contestants, self.bench.rounds)
 
-    def gather(self) -> Callable[[], float]:
-        """Seconds of a batch that native threads gather, raw, without a loader."""
+    def ceiling(self) -> GatherCeiling:
+        """Native threads that gather the rows of the loader's epoch, raw."""
         rows = np.tile(shuffled(len(self.ds), SEED), self.passes)
-        ceiling = GatherCeiling(self.ds, rows, self.case.workload.batch_size)
+        return GatherCeiling(self.ds, rows, self.case.workload.batch_size)
 
-        def seconds() -> float:
-            best = ceiling.best()
-            return best.seconds / best.batches
-
-        return seconds
+    def own_copies(self) -> PinnedCopies:
+        """Copies out of memory of the same kind as the loader's slots."""
+        memory = [PinnedMemory(1, self.batch_bytes, self.device) for _ in range(BUFFERS)]
+        copies = PinnedCopies(
+            self.batch_bytes, self.device, quick=self.bench.args.quick, memory=[one.table.view(-1) for one in memory]
+        )
+        for one in memory:
+            one.pin()
+        self._memory = memory  # pinned while it lives
+        return copies
 
     def against_the_machine(self) -> None:
         """Which share of the lower of two ceilings the loader reaches."""
         case = self.case
         compare_some(loader_of(case, self.device), loader_of(case, torch.device("cpu")), self.device)
         copies = PinnedCopies(self.batch_bytes, self.device, quick=self.bench.args.quick)
-        times = self.rounds({"loader": self.seconds, "gather": self.gather(), "copy": copies.seconds})
+        own, ceiling = self.own_copies(), self.ceiling()
+
+        def gather() -> float:
+            best = ceiling.best()
+            return best.seconds / best.batches
+
+        times = self.rounds(
+            {
+                "loader": self.seconds,
+                "gather": gather,
+                "copy": copies.seconds,
+                "copy of own memory": own.seconds,
+                "both at once": lambda: at_once(ceiling, own, self.batches),
+            }
+        )
         slower = [max(pair) for pair in zip(times["gather"], times["copy"], strict=True)]
         share = Spread.of(limit / ours for limit, ours in zip(slower, times["loader"], strict=True))
         rates = {name: Spread.of(self.batch_bytes / s / 1e9 for s in found) for name, found in times.items()}
         limit = "copying" if median(times["copy"]) > median(times["gather"]) else "gathering"
         figures = {"gb_per_s": rates, "stats": str(self.loader.stats())}
         self.bench.judge(case.name, f"the loader, share of {limit}", share, 0.90, **figures)
-        for name in ("copy", "gather"):
+        for name in ("copy", "gather", "copy of own memory"):
             self.bench.judge(case.name, f"GB/s of {name} alone", rates[name], None)
+        buffers = Spread.of(self.batch_bytes / s / 1e9 for s in own.by_buffer())
+        self.bench.judge(case.name, f"GB/s of copies out of each of {BUFFERS} buffers of own memory", buffers, None)
+        both = Spread.of(slow / ours for slow, ours in zip(times["both at once"], times["loader"], strict=True))
+        self.bench.judge(case.name, "the loader, share of copying while threads gather elsewhere", both, None)
 
     def against_stock(self) -> None:
         """How many times as fast as stock the loader is."""
@@ -183,6 +210,16 @@ class Measured:
         times = self.rounds({"loader": self.seconds, "stock": theirs})
         found = Spread.of(slow / ours for slow, ours in zip(times["stock"], times["loader"], strict=True))
         self.bench.judge(self.case.name, "the loader, times stock at its best", found, 5, stock=rival.words)
+
+
+def at_once(ceiling: GatherCeiling, copies: PinnedCopies, batches: int) -> float:
+    """Seconds of a batch where threads gather and the device copies other memory meanwhile: of the slower of both."""
+    gathered: list[Epoch] = []
+    threads = threading.Thread(target=lambda: gathered.append(ceiling.run(streaming=False, batches=batches)))
+    threads.start()
+    copied = copies.run(batches)
+    threads.join()
+    return max(copied, gathered[0].seconds / gathered[0].batches)
 
 
 def through(loader: memload.FastLoader[dict[str, torch.Tensor]], device: torch.device) -> float:
