@@ -70,6 +70,7 @@ if typing.TYPE_CHECKING:
         MemoryWarning,
         ShardFormatError,
         ShardReadError,
+        ShardWriteError,
         ThreadLimitError,
         WriterBusyError,
     )
@@ -149,6 +150,7 @@ __all__ = [
     "ShardFormatError",
     "ShardReadError",
     "ShardSink",
+    "ShardWriteError",
     "ShardWriter",
     "Spikes",
     "StaticBytes",
@@ -207,7 +209,8 @@ _HOMES = {
     "memload.dataset.dataset": "Dataset",
     "memload.engine.request": "EngineOptions",
     "memload.errors": "ChecksumError Damage DecodeError DeviceError DiskSpaceError FormatError LayoutWarning "
-    "MemloadError MemorySpaceError MemoryStopError MemoryWarning ShardFormatError ShardReadError ThreadLimitError "
+    "MemloadError MemorySpaceError MemoryStopError MemoryWarning ShardFormatError ShardReadError ShardWriteError "
+    "ThreadLimitError "
     "WriterBusyError",
     "memload.columns.clocks": "Clock",
     "memload.columns.fields": "Field",

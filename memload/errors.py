@@ -6,6 +6,7 @@ MemloadError
 │   └── DecodeError                     compressed bytes are not what their codec writes
 ├── ChecksumError (ValueError)          bytes differ from those that were written
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
+├── ShardWriteError (OSError)           a store does not take what is written to it
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
 ├── MemorySpaceError (MemoryError)      what is asked for does not fit into memory
 ├── ThreadLimitError (RuntimeError)     the system refuses a thread that the work needs
@@ -91,6 +92,15 @@ class ShardReadError(MemloadError, OSError):
         self.file = file
         self.row = row
         self.offset = offset
+
+
+class ShardWriteError(MemloadError, OSError):
+    """A store failed again and again while shards were written to it; `file` is the object's address."""
+
+    def __init__(self, message: str, *, file: str = "") -> None:
+        super().__init__(message)
+        self.errno = errno.EIO
+        self.file = file
 
 
 class DiskSpaceError(MemloadError, OSError):

@@ -36,8 +36,8 @@ REFERENCE = {
     "ProbeReport",
     "Monitoring": "Monitor Finding TensorBoardLog MLflowLog",
     "Errors and warnings": "MemloadError FormatError ShardFormatError DecodeError ChecksumError ShardReadError "
-    "DiskSpaceError MemorySpaceError ThreadLimitError WriterBusyError MemoryStopError DeviceError LayoutWarning "
-    "MemoryWarning",
+    "ShardWriteError DiskSpaceError MemorySpaceError ThreadLimitError WriterBusyError MemoryStopError DeviceError "
+    "LayoutWarning MemoryWarning",
 }
 
 _FURTHER = [{"Commands": "reference/commands.md"}, {"Glossary": "glossary.md"}]

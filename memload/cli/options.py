@@ -35,7 +35,8 @@ An interrupted conversion leaves nothing that opens; the same command resumes it
 Any other command starts over.
 
 With --part, many processes share the work, such as those of a Slurm array: --part 0/16 to --part 15/16, in any order
-and on any machines that share the file system of DST. `memload seal DST` then makes one set of the parts.
+and on any machines that share the file system of DST, which may be an address such as s3://bucket/set. `memload seal
+DST` then makes one set of the parts.
 """
 
 _WRITE_EXAMPLES = """\
@@ -141,7 +142,7 @@ def write(parser: argparse.ArgumentParser) -> None:
 
 def seal(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload seal`."""
-    parser.add_argument("path", help="the directory that `memload write --part`, or memload.write_part, wrote to")
+    parser.add_argument("path", help="the directory or address that `memload write --part`, or memload.write_part, wrote to")
     parser.add_argument("--parts", type=int, metavar="N", help="how many parts, if memload.write_part was not told")
     _add_json(parser)
 

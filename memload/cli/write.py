@@ -19,7 +19,7 @@ from memload.cli.recordings import recordings_at, write_all
 from memload.cli.source_options import name_and_value, open_sources
 from memload.dataset.dataset import Dataset
 from memload.errors import LayoutWarning
-from memload.formats.shards.parts import PartNumber
+from memload.formats.shards.part_terms import PartNumber
 from memload.images.writing import write_images
 from memload.writing.conversion import load_array
 from memload.writing.parts import WrittenPart, write_share

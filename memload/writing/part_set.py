@@ -1,4 +1,4 @@
-"""The shards of one part of a set while one writer makes them; see `memload.formats.shards.parts`."""
+"""The shards of one part of a set while one writer makes them; see `memload.formats.shards.part_terms`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from memload.formats.shards.index import ShardIndex, ShardRecord
-from memload.formats.shards.parts import Attempt, CompletePart, PartNumber, PartsFolder
+from memload.formats.shards.part_terms import CompletePart, PartAttempt, PartNumber, Parts
 from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.sealing import check_agreement
 from memload.formats.shards.staging import scratch_file
@@ -24,12 +24,12 @@ class PartSet:
         progress: whether to report what other writers of the same part did.
 
     Raises:
-        FileExistsError, WriterBusyError, ValueError: as `memload.formats.shards.parts.Attempt`.
+        FileExistsError, WriterBusyError, ValueError: as `Parts.attempt`.
     """
 
     def __init__(
         self,
-        folder: PartsFolder,
+        folder: Parts,
         number: PartNumber,
         fields: RowFields,
         options: Mapping[str, str],
@@ -39,13 +39,23 @@ class PartSet:
         self._folder, self._number, self._fields = folder, number, fields
         self._options, self._source, self._progress = options, source, progress
         self._shards: list[ShardRecord] = []
-        self._attempt: Attempt | None = Attempt(folder, number)
+        self._attempt: PartAttempt | None = folder.attempt(number)
         self.published: CompletePart | None = None
 
     @property
     def closed(self) -> bool:
         """Whether the part was published or discarded."""
         return self._attempt is None
+
+    @property
+    def disk(self) -> Path:
+        """A path on the disk that shards are written to."""
+        return self._open().disk
+
+    def most_on_disk(self, shard_bytes: int) -> int | None:
+        """Return the most bytes that lie on that disk at once, for shards of a size; None: all of the part."""
+        count = self._open().shards_on_disk
+        return None if count is None else count * shard_bytes
 
     @property
     def rows(self) -> int:
@@ -64,6 +74,7 @@ class PartSet:
 
     def add(self, shard: ShardRecord) -> None:
         """Record a complete shard."""
+        self._open().add(shard)
         self._shards.append(shard)
 
     def scratch(self, nbytes: int) -> Path:
@@ -75,7 +86,7 @@ class PartSet:
         self._open().check_process()
 
     def publish(self) -> None:
-        """Complete the part; `published` is what counts for the set. Raises as `Attempt.publish`."""
+        """Complete the part; `published` is what counts for the set. Raises as `PartAttempt.publish`."""
         self._check_others()
         self.published = self._open().publish(self._part(), self._progress)
         self._attempt = None
@@ -109,7 +120,7 @@ class PartSet:
             target = self._folder.target
             raise ValueError(f"{target}: {error}; to write all parts anew, remove {target} first") from None
 
-    def _open(self) -> Attempt:
+    def _open(self) -> PartAttempt:
         if self._attempt is None:
             raise ValueError(f"{self._folder.target}: this writer of {self._number} is closed")
         return self._attempt

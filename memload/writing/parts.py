@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open as open_dataset
 from memload.errors import ShardFormatError
 from memload.formats.codecs.by_field import Codecs
-from memload.formats.shards.parts import CompletePart, PartNumber, PartsFolder
-from memload.formats.shards.reading import check_shard
+from memload.formats.paths import is_remote
+from memload.formats.shards.part_terms import CompletePart, PartNumber, Parts
+from memload.formats.shards.parts import PartsFolder
 from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.sealing import seal_parts
 from memload.formats.shards.staging import target_of
@@ -25,7 +27,7 @@ from memload.writing.part_set import PartSet
 from memload.writing.ragged_row_source import RaggedRowSource
 from memload.writing.row_sources import RowSource
 from memload.writing.same_source import identity_of
-from memload.writing.write import is_sampled
+from memload.writing.sampled_codecs import is_sampled
 from memload.writing.writer import RowWriter
 
 
@@ -70,13 +72,15 @@ def write_part(
 ) -> WrittenPart:
     """Write one part of a set of shards, which `memload.seal` makes one dataset of once all parts are complete.
 
-    Parts may be written in any order and at once, by any processes on machines that share a file system. The rows of
-    the set are those of part 0, then those of part 1, and so on. A part takes effect as a whole: one whose writer was
-    killed is written again, which also removes what the killed writer left. Writing a complete part again replaces it,
-    and of two writers of one part at once the last one that completes counts.
+    Parts may be written in any order and at once, by any processes on machines that share a file system or a store. The
+    rows of the set are those of part 0, then those of part 1, and so on. A part takes effect as a whole: one whose
+    writer was killed is written again. What the killed writer left goes then, or in a store when the set is sealed.
+    Writing a complete part again replaces it, and of two writers at once the last one that completes counts.
 
     Args:
-        path: the directory of the set, the same for all parts. It does not open before it is sealed.
+        path: the directory of the set, or its address in a store such as "s3://bucket/shards" or a store object of
+            obstore, the same for all parts. It does not open before it is sealed. Shards for a store are written to
+            TMPDIR, and uploaded one by one: at most two lie there, and the files of one that is compressed.
         data: the rows of this part, in the forms of `memload.write`; there may be none.
         part: which part this is, from 0.
         parts: how many parts there are, the same number for all; None if only sealing will tell.
@@ -101,6 +105,8 @@ def write_part(
         ValueError, TypeError: `data` is of another type, `part` is not one of `parts`, a conversion does not fit the
             fields, or the fields or the number of parts are not those of the parts that are complete.
         DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
+        FileNotFoundError, PermissionError: there is no such bucket, or the store refuses this writer.
+        ShardWriteError, ShardReadError: the store failed again and again.
 
     Example:
         >>> import memload, tempfile, torch
@@ -114,7 +120,24 @@ def write_part(
     """
     conversions, fields = Conversions(mask, scale, cast), fields_of_parts(ragged, codec)
     job = _job(data, rows, PartNumber(part, parts), conversions, fields, shard_bytes)
-    return job.run(target_of(path), resume, progress)
+    return job.run(parts_at(path), resume, progress)
+
+
+def parts_at(path: Any) -> Parts:
+    """Return the parts of the set at a path, or at the address of a store.
+
+    Raises:
+        TypeError, ValueError: it is neither, or is where sets cannot be written.
+        ImportError: obstore is not installed.
+    """
+    if isinstance(path, str) and (url := urlparse(path)).scheme.lower() == "file":
+        return PartsFolder(target_of(unquote(url.path)))
+    if not is_remote(path):
+        return PartsFolder(target_of(path))
+    from memload.formats.remote.objects import Address
+    from memload.formats.remote.store_parts import StoreParts
+
+    return StoreParts(Address(path))
 
 
 @dataclass(frozen=True)
@@ -138,16 +161,16 @@ class PartJob:
     shard_bytes: int
     of: str | None = None
 
-    def run(self, target: Path, resume: bool, progress: bool | None) -> WrittenPart:
+    def run(self, folder: Parts, resume: bool, progress: bool | None) -> WrittenPart:
         """Write the part, unless it is complete with the same rows and options; otherwise as `write_part`."""
-        folder, source = PartsFolder(target), self._source
+        source = self._source
         options = self._words | ({} if self.of is None else {"source or rows": self.of})
         complete = _same(folder, self.number, source, options) if resume else None
         if complete is not None:
-            note(f"{target}: {self.number} is complete, of the same rows and options; left as it is", progress)
+            note(f"{folder.target}: {self.number} is complete, of the same rows and options; left as it is", progress)
             return _written(complete)
         into = PartSet(folder, self.number, self.fields, options, source, progress)
-        with self._writer(target, into) as writer:
+        with self._writer(into) as writer:
             if isinstance(self.given, Iterator):
                 copy_rows(writer, self.given, self.conversions, progress, lambda chosen: into.state(words_of(chosen)))
             elif self.given.rows:
@@ -155,10 +178,12 @@ class PartJob:
         assert into.published is not None
         return _written(into.published)
 
-    def _writer(self, target: Path, into: PartSet) -> RowWriter:
+    def _writer(self, into: PartSet) -> RowWriter:
         rows = None if isinstance(self.given, Iterator) else self.given.rows
         nbytes = self.given.nbytes if isinstance(self.given, RaggedRowSource) else None
-        return RowWriter(target, self.fields, into, self.shard_bytes, rows, nbytes)
+        return RowWriter(
+            into.disk, self.fields, into, self.shard_bytes, rows, nbytes, into.most_on_disk(self.shard_bytes)
+        )
 
     @property
     def _chosen(self) -> dict[str, Conversion]:
@@ -183,7 +208,7 @@ def seal(path: str | Path, *, parts: int | None = None) -> Dataset:
     replaced writers left in the directory is removed.
 
     Args:
-        path: the directory that `write_part` wrote to.
+        path: the directory or the address that `write_part` wrote to.
         parts: how many parts there are; only needed if `write_part` was not told.
 
     Raises:
@@ -191,6 +216,7 @@ def seal(path: str | Path, *, parts: int | None = None) -> Dataset:
         ValueError: parts are missing, were written as other numbers of parts, or disagree in fields, dtypes, shapes or
             codecs; or no part has a row. Nothing is changed, and parts can be written on.
         ShardFormatError: a shard, or the index of a part, is missing or damaged.
+        PermissionError, ShardWriteError, ShardReadError: the store refuses it, or failed again and again.
 
     Example:
         >>> import memload, tempfile, torch
@@ -199,11 +225,11 @@ def seal(path: str | Path, *, parts: int | None = None) -> Dataset:
         >>> len(memload.seal(path))
         3
     """
-    target = target_of(path)
+    folder = parts_at(path)
     if parts is not None:
         PartNumber(0, parts)
-    seal_parts(target, parts)
-    return open_dataset(target)
+    seal_parts(folder, parts)
+    return open_dataset(folder.target if isinstance(folder, PartsFolder) else path)
 
 
 def write_share(
@@ -232,7 +258,7 @@ def write_share(
     rows = range(len(dataset) * number.part // number.parts, len(dataset) * (number.part + 1) // number.parts)
     conversions, fields = Conversions(mask, scale, cast), fields_of_parts((), codec)
     job = _job(dataset, rows, number, conversions, fields, shard_bytes)
-    return replace(job, of=identity_of(dataset)).run(target_of(path), resume, progress)
+    return replace(job, of=identity_of(dataset)).run(parts_at(path), resume, progress)
 
 
 def fields_of_parts(ragged: Iterable[str] | Mapping[str, int], codec: Codecs) -> RowFields:
@@ -249,17 +275,14 @@ def _job(
     return PartJob(number, rows_of(data) if source is None else source, conversions, fields, parse_size(shard_bytes))
 
 
-def _same(
-    folder: PartsFolder, number: PartNumber, source: str | None, options: Mapping[str, str]
-) -> CompletePart | None:
+def _same(folder: Parts, number: PartNumber, source: str | None, options: Mapping[str, str]) -> CompletePart | None:
     """Return the complete part of the same rows and options, if its shards are there."""
     if source is None or folder.is_sealed:
         return None
     with contextlib.suppress(ShardFormatError):
         part = folder.read(number)
         if part is not None and (part.source, part.options) == (source, options):
-            for shard in part.index.shards:
-                check_shard(folder.target, shard, part.index.fields)
+            folder.check(part.index)
             return part
     return None
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from memload.formats.codecs.by_field import Codecs
 from memload.formats.ragged_arrays import ragged as ragged_rows
-from memload.formats.shards.parts import PartNumber, PartsFolder
+from memload.formats.shards.part_terms import PartNumber
+from memload.formats.shards.parts import PartsFolder
 from memload.formats.shards.sealing import seal_parts
-from memload.formats.shards.staging import target_of
 from memload.sizes import parse_size
 from memload.writing.part_set import PartSet
-from memload.writing.parts import fields_of_parts
+from memload.writing.parts import fields_of_parts, parts_at
 from memload.writing.writer import RowWriter
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ else:
 class ShardSink(_Datasink):
     """A Ray Data sink: `ray_dataset.write_datasink(memload.ShardSink(path))` writes a set of shards.
 
-    Each write task of Ray writes one part, on its own machine, to a file system that all machines share. The driver
-    seals the parts when the job succeeds; a job that fails leaves nothing. A task that Ray runs again writes its part
-    again. Rows come in the order of Ray's tasks, which is that of its dataset only if Ray preserves order.
+    Each write task of Ray writes one part, on its own machine, to a file system that all share, or to a store. The
+    driver seals the parts when the job succeeds; a job that fails leaves nothing. A task that Ray runs again writes its
+    part again. Rows come in the order of Ray's tasks, which is that of its dataset only if Ray preserves order.
 
     Columns of numbers and tensors become fields, columns of str texts.
 
     Args:
-        path: the directory to create.
+        path: the directory to create; or an address in a store, such as "s3://bucket/shards", with nothing there yet.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB"; each part has at least one shard.
         codec: as in `memload.write`, but not "auto".
         ragged: the columns whose rows may differ in length, as in `memload.ShardWriter`.
@@ -66,22 +66,24 @@ class ShardSink(_Datasink):
         if _Datasink is object:
             raise ImportError('memload.ShardSink needs Ray: pip install "ray[data]"')
         fields_of_parts(ragged, codec)  # refuses what is invalid here, not in the tasks
-        self._target, self._shard_bytes = target_of(path), parse_size(shard_bytes)
+        folder = parts_at(path)
+        self._path: Any = folder.target if isinstance(folder, PartsFolder) else path
+        self._shard_bytes = parse_size(shard_bytes)
         self._codec, self._ragged = codec, dict(ragged) if isinstance(ragged, Mapping) else list(ragged)
         self._begun = False
 
     def on_write_start(self, schema: Any = None) -> None:  # noqa: ARG002 - the rows themselves have the fields
         """Make the directory. Raises FileExistsError if there is one already."""
-        if self._target.exists():
-            raise FileExistsError(f"{self._target}: exists already; write to another path, or remove it first")
-        PartsFolder(self._target).begin()
+        folder = parts_at(self._path)
+        if not folder.begin():
+            raise FileExistsError(f"{folder.target}: exists already; write to another path, or remove it first")
         self._begun = True
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         """Write the blocks of one task as a part, and return its number."""
         number, fields = PartNumber(int(ctx.task_idx)), fields_of_parts(self._ragged, self._codec)
-        into = PartSet(PartsFolder(self._target), number, fields, {}, None, progress=False)
-        with RowWriter(self._target, fields, into, self._shard_bytes, None, None) as writer:
+        into = PartSet(parts_at(self._path), number, fields, {}, None, progress=False)
+        with RowWriter(into.disk, fields, into, self._shard_bytes, None, None) as writer:
             for block in blocks:
                 columns = _columns(block)
                 if columns:
@@ -90,12 +92,12 @@ class ShardSink(_Datasink):
 
     def on_write_complete(self, write_result: Any) -> None:
         """Seal the parts of all tasks."""
-        seal_parts(self._target, len(set(write_result.write_returns)))
+        seal_parts(parts_at(self._path), len(set(write_result.write_returns)))
 
     def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002 - Ray raises it
         """Remove what this job wrote."""
         if self._begun:
-            PartsFolder(self._target).abandon()
+            parts_at(self._path).abandon()
 
     def get_name(self) -> str:
         """Return the name of the tasks, as Ray shows it."""

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open as open_dataset
 from memload.dataset.recordings.opening import open_recording
 from memload.dataset.recordings.recording import Recording
-from memload.formats.arrays import borrow_array
-from memload.formats.codecs.by_field import Codecs, check_known
+from memload.formats.codecs.by_field import Codecs
 from memload.formats.codecs.by_field import words_of as words_of_codecs
-from memload.formats.codecs.choice import choose_codec
-from memload.formats.codecs.codec import Codec
-from memload.formats.shards.rows import Rows
-from memload.progress import note
-from memload.writing.conversion import Conversion, Conversions, words_of
-from memload.writing.copying import converted_row_bytes, copy_row_source, copy_rows, row_source_of, rows_of
+from memload.formats.paths import is_remote
+from memload.writing.conversion import Conversions, words_of
+from memload.writing.copying import copy_row_source, copy_rows, row_source_of, rows_of
+from memload.writing.parts import seal, write_part
 from memload.writing.ragged_row_source import RaggedRowSource
 from memload.writing.recordings import write_recording
-from memload.writing.row_sources import RowSource
+from memload.writing.sampled_codecs import codecs_by_sample, is_sampled
 from memload.writing.writer import ShardWriter
 
 
@@ -82,7 +75,8 @@ def write(
     temporary file beside the set.
 
     Args:
-        path: the directory to create.
+        path: the directory to create; or the address of a store, such as "s3://bucket/shards", where the set is written
+            as its only part, see `memload.write_part`.
         data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
             mapping from names to tensors, arrays, numbers or texts. Arrays of rows that differ in length are
             `memload.ragged`; texts are a list of str. Of a `memload.Recording`, a folder is made with a set for each
@@ -134,11 +128,14 @@ def write(
         )
         write_set = partial(write, shard_bytes=shard_bytes, resume=resume, progress=progress)
         return open_recording(write_recording(path, data, write_set, codec, resume, progress))
+    options = {"shard_bytes": shard_bytes, "resume": resume, "progress": progress, "ragged": ragged}
     conversions = Conversions(mask, scale, cast)
     row_source = row_source_of(data, rows)
     if row_source is None:
         if is_sampled(codec):
             raise TypeError('codec="auto" needs a dataset or arrays to sample; an iterable of rows has no sample')
+        if is_remote(path):
+            return _write_alone(path, data, append, mask=mask, scale=scale, cast=cast, codec=codec, **options)
         iterator = rows_of(data)
         with ShardWriter(path, shard_bytes=shard_bytes, append=append, codec=codec, ragged=ragged) as writer:
             copy_rows(writer, iterator, conversions, progress)
@@ -146,6 +143,9 @@ def write(
     if row_source.rows == 0:
         raise ValueError(f"{path}: the data has 0 rows; a set needs at least one")
     chosen = conversions.of(row_source.forms)
+    if is_remote(path):
+        codec = codecs_by_sample(codec, row_source, chosen, progress) if is_sampled(codec) else codec
+        return _write_alone(path, data, append, rows=rows, mask=mask, scale=scale, cast=cast, codec=codec, **options)
     identity = row_source.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
     if is_sampled(codec) and plan is not None:
@@ -161,9 +161,17 @@ def write(
         nbytes=row_source.nbytes if isinstance(row_source, RaggedRowSource) else None,
     ) as writer:
         if is_sampled(codec) and not writer.has_fields:
-            writer.compress(_by_sample(codec, row_source, chosen, progress))
+            writer.compress(codecs_by_sample(codec, row_source, chosen, progress))
         copy_row_source(writer, row_source, chosen, progress)
     return open_dataset(path)
+
+
+def _write_alone(path: Any, data: Any, append: bool, **options: Any) -> Dataset:
+    """Write a set to a store as its only part."""
+    if append:
+        raise ValueError(f"{path}: append=True: a set in a store is complete once it is there; write another one")
+    write_part(path, data, part=0, parts=1, **options)
+    return seal(path)
 
 
 def _refuse_for_recording(**options: Any) -> None:
@@ -172,63 +180,3 @@ def _refuse_for_recording(**options: Any) -> None:
         raise TypeError(
             f"{', '.join(given)}: not for a recording, whose fields differ in rows; write a field by itself"
         )
-
-
-def _by_sample(
-    codec: Codecs, row_source: RowSource | RaggedRowSource, chosen: Mapping[str, Conversion], progress: bool | None
-) -> dict[str, Codec | str]:
-    ragged = row_source.ragged if isinstance(row_source, RaggedRowSource) else ()
-    row_bytes = (
-        row_source.nbytes // row_source.rows
-        if isinstance(row_source, RaggedRowSource)
-        else converted_row_bytes(row_source, chosen)
-    )
-    sample = partial(row_source.sample, chosen)
-    return sampled_codecs(codec, sample, row_source.rows, row_bytes, progress, ragged)
-
-
-AUTO = "auto"
-_SAMPLE_BYTES = 2**24
-_RUNS = 16  # places in the source from which the sample is taken
-
-
-def is_sampled(codec: Codecs) -> bool:
-    """Return whether a sample decides the codec of all fields, or of some."""
-    return AUTO in codec.values() if isinstance(codec, Mapping) else codec == AUTO
-
-
-def sampled_codecs(
-    codec: Codecs,
-    sample: Callable[[NDArray[np.int64]], Mapping[str, Rows]],
-    rows: int,
-    row_bytes: int,
-    progress: bool | None,
-    items: Collection[str] = (),
-) -> dict[str, Codec | str]:
-    """Return the codec of each field that gets one, and report the choices on standard error.
-
-    Args:
-        codec: "auto", or a dict in which some fields have "auto".
-        sample: returns rows by their numbers, as they will be written.
-        rows: the number of rows.
-        row_bytes: the approximate bytes of a row.
-        progress: False reports nothing.
-        items: ragged fields, whose sample has items in place of rows; it does not decide the rows of a block.
-    """
-    length = max(1, min(rows // _RUNS, _SAMPLE_BYTES // _RUNS // max(1, row_bytes)))
-    starts = np.linspace(0, rows - length, min(_RUNS, rows)).astype(np.int64)
-    numbers = np.unique(starts[:, None] + np.arange(length))
-    fields = {name: borrow_array(name, _tensor(values)) for name, values in sample(numbers).items()}
-    check_known(codec, fields)
-    asked = codec if isinstance(codec, Mapping) else dict.fromkeys(fields, AUTO)
-    given = {name: choice for name, choice in asked.items() if choice != AUTO}
-    choices = choose_codec({name: field for name, field in fields.items() if asked.get(name) == AUTO})
-    choices |= {name: choice.without_rows() for name, choice in choices.items() if name in items}
-    for name, choice in choices.items():
-        note(f"{name}: {choice}", progress)
-    return {**given, **{name: choice.codec for name, choice in choices.items() if choice.codec is not None}}
-
-
-def _tensor(rows: Rows) -> torch.Tensor:
-    flat = torch.from_numpy(rows.data.copy().reshape(-1)).view(rows.dtype)
-    return flat.reshape(len(rows), *rows.shape)

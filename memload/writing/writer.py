@@ -34,6 +34,7 @@ class RowWriter:
         shard_bytes: the approximate limit of a shard.
         rows: the number of rows to come, if it is known.
         nbytes: the bytes of their ragged items, if they are known.
+        most_on_disk: the most bytes that lie on the disk of `target` at once; None: all of the rows.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class RowWriter:
         shard_bytes: int,
         rows: int | None,
         nbytes: int | None,
+        most_on_disk: int | None = None,
     ) -> None:
-        self._target = target
+        self._target, self._most_on_disk = target, most_on_disk
         self._fields = fields
         self._expected, self._expected_items = rows, nbytes or 0
         self._space_checked = False
@@ -173,7 +175,8 @@ class RowWriter:
             self._space_checked = True
             more = self._expected - self._stream.rows
             items = self._expected_items * more // max(1, self._expected)
-            check_space(self._target, more * self._fields.plain_row_bytes + items)
+            need = more * self._fields.plain_row_bytes + items
+            check_space(self._target, need if self._most_on_disk is None else min(need, self._most_on_disk))
         self._stream.write(rows)
 
     @contextlib.contextmanager

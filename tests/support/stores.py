@@ -49,6 +49,19 @@ class Server:
         """Write one object."""
         obstore.put(self._store, key, data, use_multipart=False)
 
+    def keys(self, prefix: str) -> list[str]:
+        """Return the names of the objects below a folder, in order."""
+        found = [one["path"] for chunk in obstore.list(self._store, prefix) for one in chunk]
+        return sorted(path.removeprefix(f"{prefix}/") for path in found)
+
+    def delete(self, key: str) -> None:
+        """Remove one object."""
+        obstore.delete(self._store, key)
+
+    def get(self, key: str) -> bytes:
+        """Return the bytes of one object."""
+        return bytes(obstore.get(self._store, key).bytes())
+
     def close(self) -> None:
         """End the server."""
         self._process.stdin.close()
@@ -77,14 +90,20 @@ class Proxy:
         latency: seconds before each answer.
         rate: bytes per second of each answer; 0: no limit.
         faults: what happens to the next requests: a status, "cut" for half of the body, "drop" for a
-            connection that is closed, "hang" for no answer until the client has gone.
-        always: likewise, of all requests whose path matches its first part; None: nothing.
+            connection that is closed, "hang" for no answer until the client has gone, "half" for one that is closed
+            in the middle of what the client sends, "lost" for one that is closed once the server has answered.
+        always: likewise, of all requests whose method and path, such as "GET /bucket/a", match its first part.
+        once: likewise, of the first such request.
+        each: what happens to the first request of each method and path.
     """
 
     def __init__(self, port: int) -> None:
         self.latency, self.rate = 0.0, 0.0
         self.faults: list[int | str] = []
         self.always: tuple[str, int | str] | None = None
+        self.once: tuple[str, int | str] | None = None
+        self.each: int | str | None = None
+        self._seen: set[str] = set()
         self.requests: list[tuple[str, str]] = []
         self.lock = threading.Lock()
         proxy = self
@@ -96,7 +115,7 @@ class Proxy:
             def do_GET(self):
                 proxy.answer(self, port)
 
-            do_HEAD = do_PUT = do_GET  # noqa: N815 - names that the library looks for
+            do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - names that the library looks for
 
             def log_message(self, *arguments):
                 pass
@@ -130,20 +149,35 @@ class Proxy:
         """Answer one request of a client."""
         with self.lock:
             self.requests.append((handler.path, handler.headers.get("Range", "")))
-            fault = self.always[1] if self.always and re.search(self.always[0], handler.path) else None
-            if fault is None and self.faults:
-                fault = self.faults.pop(0)
+            fault = self._fault_of(f"{handler.command} {handler.path}")
         time.sleep(self.latency)
-        if fault in ("drop", "hang"):
+        if fault in ("drop", "hang", "half"):
             if fault == "hang":
-                handler.rfile.read(1)  # ends when the client does
+                while handler.rfile.read1(1 << 16):  # ends when the client does
+                    pass
+            elif fault == "half":
+                handler.rfile.read(int(handler.headers.get("Content-Length") or 0) // 2)
             handler.close_connection = True
         elif isinstance(fault, int):
             self._reply(handler, fault, {}, b"<Error><Code>Injected</Code></Error>")
         else:
-            self._forward(handler, port, cut=fault == "cut")
+            self._forward(handler, port, fault)
 
-    def _forward(self, handler, port: int, *, cut: bool) -> None:
+    def _fault_of(self, request: str) -> int | str | None:
+        """Return what happens to a request."""
+        if self.always and re.search(self.always[0], request):
+            return self.always[1]
+        if self.once and re.search(self.once[0], request):
+            (_, fault), self.once = self.once, None
+            return fault
+        if self.faults:
+            return self.faults.pop(0)
+        if self.each is not None and request not in self._seen:
+            self._seen.add(request)
+            return self.each
+        return None
+
+    def _forward(self, handler, port: int, fault) -> None:
         connection = getattr(self._local, "connection", None) or http.client.HTTPConnection("127.0.0.1", port)
         self._local.connection = connection
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
@@ -156,8 +190,9 @@ class Proxy:
             if name.lower() not in ("connection", "content-length", "transfer-encoding", "date", "server")
         }
         length = int(answer.getheader("Content-Length") or len(data))
-        self._reply(handler, answer.status, headers, data[: len(data) // 2] if cut else data, length)
-        if cut:
+        if fault != "lost":
+            self._reply(handler, answer.status, headers, data[: len(data) // 2] if fault == "cut" else data, length)
+        if fault in ("lost", "cut"):
             handler.close_connection = True
 
     def _reply(self, handler, status: int, headers, data: bytes, length: int | None = None) -> None:
@@ -173,7 +208,9 @@ class Proxy:
 
     def mend(self) -> None:
         """Let everything pass again, and forget what passed."""
-        self.latency, self.rate, self.faults, self.always = 0.0, 0.0, [], None
+        self.latency, self.rate, self.faults = 0.0, 0.0, []
+        self.always = self.once = self.each = None
+        self._seen.clear()
         self.requests.clear()
 
     def close(self) -> None:

@@ -129,7 +129,7 @@ def link() -> Link:
             _links.append(Link())
         if _links[0].process != os.getpid():
             raise RuntimeError(
-                "this process was forked from one that reads from a store, whose client does not survive a fork: "
+                "this process was forked from one that uses a store, whose client does not survive a fork: "
                 'give multiprocessing_context="spawn", or num_workers=0, since threads of memload read ahead anyway'
             )
         return _links[0]

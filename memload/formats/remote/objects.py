@@ -1,4 +1,4 @@
-"""Objects of a store under one address: parts of them are read, again where a request failed."""
+"""Objects of a store under one address: they are read, in parts, and written, again where a request failed."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlparse
 
-from memload.errors import ShardReadError
+from memload.errors import ShardReadError, ShardWriteError
 from memload.formats.packages import package
 from memload.formats.remote.link import link
 
 _TIMEOUT, _CONNECT = "60s", "10s"
+_WRITING_TIMEOUT = "180s"  # of a piece of an upload, of which _PIECES_AT_ONCE share the link
+_WRITING_RETRIES = 6  # of each piece, by obstore, before the object is begun anew
+_PIECE, _PIECES_AT_ONCE, _MOST_PIECES = 8 << 20, 4, 10_000  # bytes of one; S3's limit
 _FILES = frozenset(
     [".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".parquet", ".zip", ".zarr", ".json"]
 )  # suffixes of what is no set of shards
-_ATTEMPTS = 8
+_ATTEMPTS, _WRITING_ATTEMPTS = 8, 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before the second attempt, and before any other
 _MOST_SAID = 300  # characters of what a store said
+_DELETED_AT_ONCE = 1000
+_SMALL_AT_ONCE = 64  # requests for small objects
+
+T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -46,11 +55,12 @@ class Address:
             return self.given.rstrip("/")
         return _described(self.given)
 
-    def objects(self, folder: str = "") -> Objects:
+    def objects(self, folder: str = "", *, writing: bool = False) -> Objects:
         """Return the objects at this address.
 
         Args:
             folder: that of them which is meant, with a slash at its end; "": all.
+            writing: whether they will be written: a piece of an upload is repeated by itself, and may take longer.
 
         Raises:
             ImportError: obstore is not installed.
@@ -65,11 +75,12 @@ class Address:
         stores = package("obstore.store", "remote", f"{self.url}: a store")
         if not isinstance(self.given, str):
             return Objects(self.given, self.url, folder)
-        options = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT}
+        options = {"timeout": _WRITING_TIMEOUT if writing else _TIMEOUT, "connect_timeout": _CONNECT}
+        retries: Any = {"max_retries": _WRITING_RETRIES if writing else 0, "retry_timeout": timedelta(minutes=3)}
         if self.url.lower().startswith("http://") or _without_tls():
             options["allow_http"] = "true"
         try:
-            store = stores.from_url(self.url, client_options=options, retry_config={"max_retries": 0})
+            store = stores.from_url(self.url, client_options=options, retry_config=retries)
         except Exception as error:
             if (path := urlparse(self.url)).scheme.lower() == "file" and not Path(unquote(path.path)).is_dir():
                 raise FileNotFoundError(f"{self.url}: there is no such folder on this machine") from None
@@ -132,6 +143,137 @@ class Objects:
 
         return link().submit(together()).result()
 
+    def read_whole(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of many small objects, None for one that is not there; raises as `read`."""
+
+        async def one(name: str, room: asyncio.Semaphore) -> bytes | None:
+            async with room:
+                try:
+                    return bytes((await self.part(name)).data)
+                except FileNotFoundError:
+                    return None
+
+        async def together() -> list[bytes | None]:
+            room = asyncio.Semaphore(_SMALL_AT_ONCE)
+            return await asyncio.gather(*(one(name, room) for name in names))
+
+        return link().submit(together()).result()
+
+    def put(self, name: str, data: bytes, *, create: bool = False) -> None:
+        """Write a small object.
+
+        Args:
+            name: of the object.
+            data: its bytes.
+            create: refuse an object that is there; a store without conditions replaces it.
+
+        Raises:
+            FileExistsError: with `create`, there is one already.
+            FileNotFoundError: there is no such bucket.
+            PermissionError: the store refuses it.
+            ShardWriteError: the store failed again and again.
+        """
+        import obstore
+
+        async def request(mode: Any) -> None:
+            try:
+                await obstore.put_async(self.store, self.folder + name, data, mode=mode, use_multipart=False)
+            except Exception as error:
+                raise self._named(name, error) from None
+
+        async def either() -> None:
+            try:
+                await request("create" if create else "overwrite")
+            except obstore.exceptions.NotSupportedError:
+                await request("overwrite")
+
+        link().submit(self._again(name, "write it", either, writing=True)).result()
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an object; raises PermissionError and ShardReadError as `read`."""
+        import obstore
+
+        async def request() -> bool:
+            try:
+                await obstore.head_async(self.store, self.folder + name)
+            except FileNotFoundError:
+                return False
+            except Exception as error:
+                raise self._named(name, error) from None
+            return True
+
+        return link().submit(self._again(name, "ask for it", request)).result()
+
+    async def upload(self, name: str, path: Path) -> None:
+        """Write a file as an object, in pieces where it is large; raises as `put`, and OSError."""
+        import obstore
+
+        nbytes = path.stat().st_size
+        piece = max(_PIECE, -(-nbytes // (_MOST_PIECES << 20)) << 20)  # whole MiB
+
+        async def request() -> None:
+            try:
+                await obstore.put_async(
+                    self.store, self.folder + name, path, chunk_size=piece, max_concurrency=_PIECES_AT_ONCE
+                )
+            except Exception as error:
+                raise self._named(name, error) from None
+
+        await self._again(name, f"write its {nbytes} bytes", request, writing=True)
+
+    def sizes(self, prefix: str = "", *, below: bool = True) -> dict[str, int]:
+        """Return names and bytes of the objects whose names begin with a prefix that is "" or ends at a slash.
+
+        Args:
+            prefix: the beginning.
+            below: whether those in folders count as well; else these folders are in the result, with a slash, as -1.
+
+        Raises:
+            FileNotFoundError, PermissionError, ShardReadError: as `read`.
+        """
+        return link().submit(self._again(prefix, "list it", lambda: self._listed(prefix, below))).result()
+
+    async def _listed(self, prefix: str, below: bool) -> dict[str, int]:
+        import obstore
+
+        whole, found = self.folder + prefix, {}
+        try:
+            if not below:
+                answer = await obstore.list_with_delimiter_async(self.store, whole or None)
+                found = {f"{folder}/": -1 for folder in answer["common_prefixes"]}
+                found |= {str(one["path"]): int(one["size"]) for one in answer["objects"]}
+            else:
+                async for chunk in obstore.list(self.store, whole or None, chunk_size=_DELETED_AT_ONCE):
+                    found |= {str(one["path"]): int(one["size"]) for one in chunk}
+        except Exception as error:
+            raise self._named(prefix, error) from None
+        return {name.removeprefix(self.folder): size for name, size in found.items()}
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects; those that are not there count as removed.
+
+        Raises:
+            PermissionError: the store refuses it.
+            ShardWriteError: the store failed again and again.
+        """
+        import obstore
+
+        listed = list(names)
+
+        async def request(some: list[str]) -> None:
+            try:
+                await obstore.delete_async(self.store, [self.folder + name for name in some])
+            except FileNotFoundError:  # a folder has no such file
+                if len(some) > 1:
+                    for name in some:
+                        await request([name])
+            except Exception as error:
+                raise self._named(some[0], error) from None
+
+        for first in range(0, len(listed), _DELETED_AT_ONCE):
+            some = listed[first : first + _DELETED_AT_ONCE]
+            link().submit(self._again(some[0], "remove it", partial(request, some), writing=True)).result()
+
     async def part(self, name: str, begin: int = 0, end: int | None = None, etag: str = "") -> Part:
         """Return a part of an object.
 
@@ -144,46 +286,49 @@ class Objects:
         Raises:
             FileNotFoundError, PermissionError, ShardReadError: as `read`.
         """
-        began = time.monotonic()
-        for attempt in range(1, _ATTEMPTS + 1):
+        doing = f"read {_range(begin, end)}"
+        return await self._again(name, doing, lambda: self._once(name, begin, end, etag), begin)
+
+    async def _again(
+        self, name: str, doing: str, request: Callable[[], Awaitable[T]], begin: int = 0, *, writing: bool = False
+    ) -> T:
+        """Return the answer to a request, which is repeated where it fails and that may pass by."""
+        began, most = time.monotonic(), _WRITING_ATTEMPTS if writing else _ATTEMPTS
+        for attempt in range(1, most + 1):
             try:
-                return await self._once(name, begin, end, etag)
-            except (FileNotFoundError, PermissionError, ShardReadError):
+                return await request()
+            except (FileNotFoundError, FileExistsError, PermissionError, ShardReadError):
                 raise
             except Exception as error:
-                if attempt == _ATTEMPTS:
-                    spent = time.monotonic() - began
-                    raise ShardReadError(
-                        f"{self.url_of(name)}: {attempt} attempts in {spent:.1f} s to read {_range(begin, end)} "
-                        f"failed; the last: {_said(error)}. Check the network and the store, and go on from the "
-                        "loader's state",
-                        file=self.url_of(name),
-                        offset=begin,
-                    ) from error
+                if attempt == most:
+                    tried = f"{attempt} attempts in {time.monotonic() - began:.1f} s to {doing}"
+                    raise self._given_up(name, tried, error, begin, writing) from error
             pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
             await asyncio.sleep(pause * random.uniform(0.5, 1))
         raise AssertionError
 
+    def _given_up(
+        self, name: str, tried: str, error: Exception, begin: int, writing: bool
+    ) -> ShardReadError | ShardWriteError:
+        url = self.url_of(name)
+        said = f"{url}: {tried} failed; the last: {_said(error)}. Check the network and the store"
+        if writing:
+            return ShardWriteError(f"{said}, and write again", file=url)
+        return ShardReadError(f"{said}, and go on from the loader's state", file=url, offset=begin)
+
     async def _once(self, name: str, begin: int, end: int | None, etag: str) -> Part:
         import obstore
 
-        refusals = obstore.exceptions
         options: Any = {} if end is None else {"range": (begin, end)}
         if etag:
             options["if_match"] = etag
         try:
             answer = await obstore.get_async(self.store, self.folder + name, options=options)
             data = await answer.bytes_async()
-        except refusals.PreconditionError as error:
+        except obstore.exceptions.PreconditionError as error:
             raise await self._changed(name, begin, end) from error
-        except FileNotFoundError as error:
-            what = "there is no such bucket" if "NoSuchBucket" in str(error) else "there is no such object"
-            raise FileNotFoundError(f"{self.url_of(name)}: {what}") from None
-        except (refusals.PermissionDeniedError, refusals.UnauthenticatedError) as error:
-            raise PermissionError(
-                f"{self.url_of(name)}: the store refuses it ({_said(error)}); check the credentials, which obstore "
-                "takes from the environment or from its store object"
-            ) from None
+        except Exception as error:
+            raise self._named(name, error) from None
         found = answer.meta
         if (etag and found.get("e_tag") not in (None, etag)) or found["size"] < (end or 0):
             raise self._replaced(name, begin, end, found["size"])
@@ -192,6 +337,24 @@ class Objects:
                 f"{len(data)} bytes came instead of {end - begin}: the body was cut, or the object is shorter"
             )
         return Part(data, found.get("e_tag") or "", found["size"])
+
+    def _named(self, name: str, error: Exception) -> Exception:
+        """Return the error of a request as what cannot be cured by another one, or else unchanged."""
+        import obstore
+
+        refusals, url, text = obstore.exceptions, self.url_of(name), str(error)
+        if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:  # listings have no error of their own
+            missing = "there is no such bucket" if "NoSuchBucket" in text else "there is no such object"
+            return FileNotFoundError(f"{url}: {missing}")
+        refused = (refusals.PermissionDeniedError, refusals.UnauthenticatedError)
+        if isinstance(error, refused) or "status code: 403" in text or "status code: 401" in text:
+            return PermissionError(
+                f"{url}: the store refuses it ({_said(error)}); check the credentials, which obstore takes from the "
+                "environment or from its store object"
+            )
+        if isinstance(error, refusals.AlreadyExistsError):
+            return FileExistsError(f"{url}: there is one already")
+        return error
 
     async def _changed(self, name: str, begin: int, end: int | None) -> ShardReadError:
         """Return the error of an object whose ETag is another one now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -20,7 +21,15 @@ from memload.formats.paths import PathLike
 from memload.formats.remote.block_cache import BlockCache, Keeping
 from memload.formats.remote.cache_folder import LEAST_BLOCK, ROOM, SET, TABLE, RemoteFile
 from memload.formats.remote.objects import Address, Objects
-from memload.formats.shards.index import INDEX_NAME, ROWS_FOLDER, ShardIndex, ShardRecord, parse_index, tensors_of
+from memload.formats.shards.index import (
+    INDEX_NAME,
+    PARTS_FOLDER,
+    ROWS_FOLDER,
+    ShardIndex,
+    ShardRecord,
+    parse_index,
+    tensors_of,
+)
 from memload.formats.shards.lookups import looked_up
 from memload.formats.shards.ragged_shards import MappedShard
 from memload.formats.shards.ragged_spec import RaggedSpec, offsets_name
@@ -73,10 +82,17 @@ def open_remote(address: Address, keeping: Keeping) -> dict[str, Field]:
     shared = opened_set(SetAddress(address, "", keeping))
     inner = opened_set(SetAddress(address, f"{ROWS_FOLDER}/", keeping))
     if shared is None:
-        raise FileNotFoundError(f"{address.url}: no {INDEX_NAME} there, so this is no set of shards of memload's")
+        raise FileNotFoundError(f"{address.url}: {_why_no_set(address.objects())}")
     if inner is None:
         return shared.fields()
     return looked_up(address.url, shared.fields(), f"{address.url}/{ROWS_FOLDER}", inner.fields())
+
+
+def _why_no_set(objects: Objects) -> str:
+    with contextlib.suppress(OSError, NotImplementedError):  # web servers list nothing
+        if objects.sizes(f"{PARTS_FOLDER}/"):
+            return "parts of a set are there, which memload.seal makes one set of once all are written"
+    return f"no {INDEX_NAME} there, so this is no set of shards of memload's"
 
 
 @dataclass(frozen=True)

@@ -14,110 +14,42 @@ Three renames decide, whoever else is at work:
 
 Whoever removes the shards of an attempt first takes from it what it needs to complete: its ticket, or the part's .json.
 Locks only tell whose writer is alive; where a file system has none, files of killed writers stay until the sealing.
-A store of objects needs the same three steps by other means, behind the methods of `PartsFolder` and `Attempt`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from memload.columns.numbers import is_whole
 from memload.errors import ShardFormatError, WriterBusyError
 from memload.formats.shards.index import (
     INDEX_NAME,
     PARTS_FOLDER,
     SEALING_FOLDER,
     ShardIndex,
-    dump_index,
-    parse_index,
+    ShardRecord,
+    read_index,
 )
+from memload.formats.shards.part_terms import (
+    CompletePart,
+    PartNumber,
+    check_division,
+    is_shard_of_part,
+    numbers_of,
+    parsed_part,
+    shard_name,
+    ticket_of,
+)
+from memload.formats.shards.reading import check_shard
 from memload.formats.shards.staging import fsync_directory, makes, write_durably
 from memload.progress import note
 
-_COMPLETE = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.json")
-_TICKET = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.([0-9a-f]{8})")
 _MOST_TRIES = 10  # to begin, while other writers end and leave
-_SHARD = re.compile(r"shard-\d{5,}-[0-9a-f]{8}-\d{5,}\.safetensors")
-
-
-@dataclass(frozen=True)
-class PartNumber:
-    """Which part of a set: `part` counts from 0, and `parts` is how many there are, or None if only sealing tells.
-
-    Raises:
-        TypeError, ValueError: `part` is not one of `parts`.
-    """
-
-    part: int
-    parts: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("part", self.part), ("parts", self.parts)):
-            if value is not None and not is_whole(value):
-                raise TypeError(f"{name} must be an int, got {value!r}")
-            object.__setattr__(self, name, None if value is None else int(value))  # numpy's integers, too
-        if self.parts is not None and self.parts < 1:
-            raise ValueError(f"parts must be at least 1, got {self.parts}")
-        if self.part < 0 or (self.parts is not None and self.part >= self.parts):
-            allowed = "0 or more" if self.parts is None else f"from 0 to {self.parts - 1} for {self.parts} parts"
-            raise ValueError(f"part must be {allowed}, got {self.part}; parts count from 0")
-
-    def __str__(self) -> str:
-        return f"part {self.part}" if self.parts is None else f"part {self.part} of {self.parts}"
-
-    @property
-    def name(self) -> str:
-        """How names of files of this part begin."""
-        return f"{self.part:05d}" if self.parts is None else f"{self.part:05d}-of-{self.parts:05d}"
-
-
-@dataclass(frozen=True)
-class CompletePart:
-    """A part that is complete.
-
-    Attributes:
-        number: which part.
-        index: its fields and shards; without fields if no row came.
-        options: texts by name, which must be equal in all parts that have them.
-        source: a text; equal texts promise equal rows. None: there is no such text.
-    """
-
-    number: PartNumber
-    index: ShardIndex
-    options: Mapping[str, str]
-    source: str | None
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its shards."""
-        return sum(shard.nbytes for shard in self.index.shards)
-
-    def dump(self) -> bytes:
-        """Return the bytes of its file."""
-        about = {"part": self.number.part, "parts": self.number.parts}
-        words = {"options": dict(self.options), "source": self.source}
-        return json.dumps({**json.loads(dump_index(self.index)), **about, **words}, ensure_ascii=False).encode()
-
-    @classmethod
-    def parse(cls, raw: bytes) -> CompletePart:
-        """Return the part of a file. Raises ShardFormatError, and nothing else."""
-        try:
-            content = json.loads(raw)
-            number = PartNumber(content["part"], content["parts"])
-            options, source = dict(content["options"]), content["source"]
-            empty = content["fields"] == {} and content["shards"] == []  # of a part that got no row
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ShardFormatError(f"not the index of a part ({error!r}); write this part again") from error
-        return cls(number, ShardIndex({}, ()) if empty else parse_index(raw), options, source)
 
 
 class PartsFolder:
@@ -171,13 +103,7 @@ class PartsFolder:
 
     def numbers(self) -> tuple[list[PartNumber], list[PartNumber]]:
         """Return the parts that are complete, and those that have a ticket, in their order."""
-        complete, begun = set(), set()
-        for name in self._names():
-            if found := _COMPLETE.fullmatch(name):
-                complete.add(_number_of(found))
-            elif found := _TICKET.fullmatch(name):
-                begun.add(_number_of(found))
-        return sorted(complete, key=_order), sorted(begun - complete, key=_order)
+        return numbers_of(self._names())
 
     def read(self, number: PartNumber) -> CompletePart | None:
         """Return a part, or None if it is not complete.
@@ -188,15 +114,25 @@ class PartsFolder:
         for folder in (self.path, self._claimed):
             path = folder / f"{number.name}.json"
             with contextlib.suppress(FileNotFoundError):
-                raw = path.read_bytes()
-                try:
-                    part = CompletePart.parse(raw)
-                except ShardFormatError as error:
-                    raise ShardFormatError(f"{path}: {error}") from error.__cause__
-                if part.number != number:
-                    raise ShardFormatError(f"{path}: it is of {part.number}; write {number} again")
-                return part
+                return parsed_part(path.read_bytes(), number, path)
         return None
+
+    def read_all(self, numbers: Sequence[PartNumber]) -> list[CompletePart | None]:
+        """Return parts as `read` does."""
+        return [self.read(number) for number in numbers]
+
+    def attempt(self, number: PartNumber) -> Attempt:
+        """Begin an attempt at a part; raises as `Attempt`."""
+        return Attempt(self, number)
+
+    def check(self, index: ShardIndex) -> None:
+        """Raise ShardFormatError unless all shards of an index are there, with its lengths, headers and fields."""
+        for shard in index.shards:
+            check_shard(self.target, shard, index.fields)
+
+    def index(self) -> ShardIndex:
+        """Return the index of the sealed set. Raises ShardFormatError."""
+        return read_index(self.target)
 
     def claim(self) -> None:
         """Keep all writers from completing or replacing a part. May be called again, by other processes, too."""
@@ -229,7 +165,7 @@ class PartsFolder:
         """Remove what no index lists: tickets, and shards of attempts that were killed or replaced."""
         listed = {shard.file for shard in index.shards}
         for path in self.target.iterdir():
-            if _SHARD.fullmatch(path.name) and path.name not in listed:
+            if is_shard_of_part(path.name) and path.name not in listed:
                 path.unlink(missing_ok=True)
         for folder in (self._claimed, self.path):
             shutil.rmtree(folder, ignore_errors=True)
@@ -273,8 +209,10 @@ class Attempt:
         ValueError: parts of another division of the set are there.
     """
 
+    shards_on_disk: int | None = None
+
     def __init__(self, folder: PartsFolder, number: PartNumber) -> None:
-        self.number = number
+        self.number, self.disk = number, folder.target
         self._folder = folder
         self._process = os.getpid()
         self._complete = folder.path / f"{number.name}.json"
@@ -291,7 +229,10 @@ class Attempt:
 
     def shard(self, number: int) -> Path:
         """Return the path of a shard of this attempt."""
-        return self._folder.target / f"shard-{self.number.part:05d}-{self.key}-{number:05d}.safetensors"
+        return self._folder.target / shard_name(self.number, self.key, number)
+
+    def add(self, shard: ShardRecord) -> None:
+        """Take a shard that is complete, and lies where it stays."""
 
     def check_process(self) -> None:
         """Raise RuntimeError in a process other than the one that made this."""
@@ -374,9 +315,9 @@ class Attempt:
 
     def _tickets(self) -> Iterator[tuple[str, Path]]:
         for path in self._folder.path.iterdir():
-            found = _TICKET.fullmatch(path.name)
-            if found and _number_of(found) == self.number:
-                yield found[3], path
+            found = ticket_of(path.name)
+            if found is not None and found[0] == self.number:
+                yield found[1], path
 
     def _remove_if_dead(self, key: str, ticket: Path) -> None:
         """Remove the files of an attempt whose writer has ended, as its lock tells."""
@@ -398,24 +339,6 @@ class Attempt:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def check_division(folder: PartsFolder, number: PartNumber) -> None:
-    """Raise ValueError if parts of another number of parts are complete."""
-    others = [other for other in folder.numbers()[0] if other.parts != number.parts]
-    if others:
-        raise ValueError(
-            f"{folder.target}: {others[0]} is complete, and this is {number}; all parts must be of the same number of "
-            f"parts. To divide the rows anew, remove {folder.target} first"
-        )
-
-
-def _number_of(found: re.Match[str]) -> PartNumber:
-    return PartNumber(int(found[1]), None if found[2] is None else int(found[2]))
-
-
-def _order(number: PartNumber) -> tuple[int, int]:
-    return number.part, number.parts or 0
 
 
 def _is_foreign(target: Path) -> bool:

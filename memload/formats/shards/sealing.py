@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
 from memload.columns.fields import describe
 from memload.errors import FormatError
-from memload.formats.shards.index import AnySpec, ShardIndex, dump_index, parse_index, read_index
-from memload.formats.shards.parts import CompletePart, PartNumber, PartsFolder
-from memload.formats.shards.reading import check_shard
+from memload.formats.shards.index import AnySpec, ShardIndex, dump_index, parse_index
+from memload.formats.shards.part_terms import CompletePart, PartNumber, Parts
 
 _MOST_NAMED = 12
 
 
-def seal_parts(target: Path, parts: int | None) -> None:
-    """Seal the parts in a directory; a set that is sealed already is only cleared of what no index lists.
+def seal_parts(folder: Parts, parts: int | None) -> None:
+    """Seal the parts of a set; one that is sealed already is only cleared of what no index lists.
 
     Args:
-        target: the directory of the set.
+        folder: the parts.
         parts: how many parts there are; None takes what the writers said.
 
     Raises:
@@ -27,20 +26,18 @@ def seal_parts(target: Path, parts: int | None) -> None:
         ValueError: parts are missing or disagree, or none has a row.
         ShardFormatError: a shard or the index of a part is missing or damaged.
     """
-    folder = PartsFolder(target)
     if folder.is_sealed:
-        folder.clear(read_index(target))
+        folder.clear(folder.index())
         return
     _merged(folder, parts)  # what is missing is told while writers are at work
     folder.claim()
     try:
         index = _merged(folder, parts)
-        for shard in index.shards:
-            check_shard(target, shard, index.fields)
+        folder.check(index)
         folder.publish(dump_index(index))
     except BaseException as error:
         if folder.is_sealed and isinstance(error, OSError | ValueError):  # by another process, meanwhile
-            index = read_index(target)
+            index = folder.index()
         else:
             folder.release()
             raise
@@ -65,14 +62,14 @@ def check_agreement(part: CompletePart, other: CompletePart) -> None:
             )
 
 
-def _merged(folder: PartsFolder, parts: int | None) -> ShardIndex:
+def _merged(folder: Parts, parts: int | None) -> ShardIndex:
     """Return the index of the whole set, after checking all parts."""
     complete, begun = folder.numbers()
     if not complete and not begun:
         raise FileNotFoundError(f"{folder.target}: no parts of a set are here; memload.write_part writes them")
     count = _count(folder.target, complete, begun, parts)
     _check_missing(folder.target, count, complete, begun)
-    found = [part for part in map(folder.read, complete) if part is not None]
+    found = [part for part in folder.read_all(complete) if part is not None]
     _check_missing(folder.target, count, [part.number for part in found], begun)
     with_fields = [part for part in found if part.index.fields] or found
     for part in found:
@@ -90,7 +87,7 @@ def _merged(folder: PartsFolder, parts: int | None) -> ShardIndex:
         raise type(error)(f"{folder.target}: the parts make no set: {error}") from error
 
 
-def _count(target: Path, complete: Sequence[PartNumber], begun: Sequence[PartNumber], parts: int | None) -> int:
+def _count(target: Any, complete: Sequence[PartNumber], begun: Sequence[PartNumber], parts: int | None) -> int:
     """Return how many parts there must be. Raises ValueError if complete ones are of other divisions."""
     there = complete or begun
     stated = {number.parts for number in there}
@@ -113,7 +110,7 @@ def _count(target: Path, complete: Sequence[PartNumber], begun: Sequence[PartNum
     return count
 
 
-def _check_missing(target: Path, count: int, found: Collection[PartNumber], begun: Sequence[PartNumber]) -> None:
+def _check_missing(target: Any, count: int, found: Collection[PartNumber], begun: Sequence[PartNumber]) -> None:
     if len(found) < count:
         there = {number.part for number in found}
         missing = _listed((part for part in range(count) if part not in there), count - len(there))

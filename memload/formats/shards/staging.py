@@ -246,8 +246,8 @@ def target_of(path: Any) -> Path:
         raise ValueError("the path is empty; name the directory to make")
     if is_remote(text):
         raise ValueError(
-            f"{text}: shards are written to a file system; write them to a folder, and copy that to the store, "
-            "index.json last (docs/remote.md)"
+            f"{text}: this writes to a file system only. memload.write, write_part and ShardSink write to a store; of "
+            "what else there is, write a folder, and copy it to the store, index.json last (docs/remote.md)"
         )
     check_utf8(text)
     return Path(text).absolute()

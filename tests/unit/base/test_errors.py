@@ -489,6 +489,7 @@ def test_a_file_size_limit_counts_as_a_full_disk(tmp_path):
     "error",
     [
         memload.ShardReadError("gone", file="/a", row=3, offset=4096),
+        memload.ShardWriteError("refused", file="s3://bucket/a"),
         memload.DiskSpaceError("full", need=5, free=3),
         memload.ChecksumError("bad", [Damage("a", "differs", "x", range(3))]),
         memload.WriterBusyError("busy"),

@@ -276,12 +276,6 @@ def test_a_missing_set_or_bucket_and_wrong_arguments(sets, proxy, tmp_path):
         memload.open(sets / "plain", cache=tmp_path)
     with pytest.raises(ValueError, match="cache_bytes is at least"):
         memload.open("s3://bucket/plain", cache_bytes="1kB")
-    with pytest.raises(ValueError, match="written to a file system"):
-        memload.write("s3://bucket/new", {"x": torch.zeros(3)})
-    with pytest.raises(ValueError, match="written to a file system"):
-        memload.write_part("s3://bucket/new", {"x": torch.zeros(3)}, part=0, parts=1)
-    with pytest.raises(ValueError, match="written to a file system"):
-        memload.seal("s3://bucket/new")
     with pytest.raises(memload.MemorySpaceError, match="give a larger cache_bytes="):
         list(memload.FastLoader(memload.open("s3://bucket/plain", cache_bytes="1MiB"), 1000, ragged="padded"))
 

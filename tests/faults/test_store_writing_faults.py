@@ -1,0 +1,127 @@
+"""Writers to stores that fail, and writers that are killed: nothing unsealed opens, and nothing wrong is sealed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import pytest
+import torch
+from waiting import until
+
+import memload
+from memload.formats.remote import objects
+
+ROWS = torch.arange(60_000, dtype=torch.int64).reshape(30, 2000)
+
+
+@pytest.fixture(autouse=True)
+def uploads(tmp_path, monkeypatch):
+    """Short pauses, and a folder of shards that wait to be uploaded, which each test leaves empty."""
+    monkeypatch.setattr(objects, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(objects, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(objects, "_WRITING_RETRIES", 0)
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    assert list(folder.glob("memload-upload-*")) == []
+
+
+def write(url, part):
+    rows = {"x": ROWS[part * 15 : part * 15 + 15]}
+    return memload.write_part(url, rows, part=part, parts=2, shard_bytes=100_000)
+
+
+def assert_whole(store_server, prefix):
+    ds = memload.open(f"s3://bucket/{prefix}")
+    assert torch.equal(torch.stack([row["x"] for row in ds]), ROWS)
+    listed = json.loads(store_server.get(f"{prefix}/index.json"))["shards"]
+    assert store_server.keys(prefix) == sorted(["index.json", *(shard["file"] for shard in listed)])
+
+
+@pytest.mark.parametrize("fault", [503, "half", "lost"])
+def test_every_request_of_a_write_is_tried_again(proxy, store_server, fault):
+    """Each request fails once; of an answer that is lost, the second request meets what the first one did."""
+    url, done = f"s3://bucket/tried-{fault}", 0
+    for step in (lambda: write(url, 1), lambda: write(url, 0), lambda: memload.seal(url)):
+        proxy.each = fault
+        step()
+        done += len(proxy.requests)
+        proxy.mend()
+    assert done > 30
+    assert_whole(store_server, f"tried-{fault}")
+
+
+def test_large_shards_go_in_pieces_which_are_tried_again(proxy, store_server, monkeypatch):
+    monkeypatch.setattr(objects, "_PIECE", 5 << 20)
+    monkeypatch.setattr(objects, "_WRITING_RETRIES", 3)
+    rows = torch.randint(0, 255, (12, 1 << 20), dtype=torch.uint8)
+    proxy.once = ("partNumber=2", 503)
+    memload.write("s3://bucket/pieces", {"x": rows}, progress=False)
+    pieces = [path for path, _ in proxy.requests if "partNumber=" in path]
+    assert len(pieces) == 4
+    assert torch.equal(memload.open("s3://bucket/pieces")[11]["x"], rows[11])
+
+
+def test_what_stays_raises_with_the_name_and_removes_what_it_wrote(proxy, store_server):
+    proxy.always = ("shard-00000-.*-00001", 503)
+    with pytest.raises(
+        memload.ShardWriteError, match=r"s3://bucket/stays/shard-00000-.*-00001.safetensors: 4 attempts in .* failed"
+    ) as raised:
+        write("s3://bucket/stays", 0)
+    assert raised.value.file.endswith("-00001.safetensors")
+    assert store_server.keys("stays") == []
+
+
+def test_a_part_that_may_have_completed_keeps_its_shards(proxy, store_server):
+    """Where no answer says whether the part is complete, sealing decides."""
+    write("s3://bucket/unsure", 1)
+    proxy.always = (r"\.parts/00000-of-00002\.json", "lost")
+    with pytest.raises(memload.ShardWriteError, match=r"00000-of-00002.json: 4 attempts"):
+        write("s3://bucket/unsure", 0)
+    proxy.mend()
+    memload.seal("s3://bucket/unsure")
+    assert_whole(store_server, "unsure")
+
+
+@pytest.mark.parametrize("at", ["shard-00000-.*-00001", r"\.parts/00000-of-00002\.json"])
+def test_a_killed_writer_leaves_a_part_that_is_missing_or_as_it_was(proxy, store_server, uploads, at):
+    url, prefix = "s3://bucket/killed", "killed"
+    for name in store_server.keys(prefix):  # of another case
+        store_server.delete(f"{prefix}/{name}")
+    write(url, 1)
+    proxy.mend()
+    proxy.always = (at, "hang")
+    program = f"""
+        import torch, memload
+        rows = torch.full((15, 2000), 7, dtype=torch.int64)
+        memload.write_part({url!r}, {{"x": rows}}, part=0, parts=2, shard_bytes=100_000)
+    """
+    writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
+    try:
+        until(lambda: any(re.search(at, path) for path, _ in list(proxy.requests)))
+    finally:
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+    proxy.mend()
+    with pytest.raises(FileNotFoundError, match="parts of a set are there"):
+        memload.open(url)
+    with pytest.raises(ValueError, match=r"1 of 2 parts are missing: part 0; part 0 was begun"):
+        memload.seal(url)
+    write(url, 0)
+    memload.seal(url)
+    assert_whole(store_server, prefix)
+
+
+def test_a_sealer_whose_answer_is_lost_is_done(proxy, store_server):
+    for part in range(2):
+        write("s3://bucket/sealed", part)
+    proxy.once = ("PUT /bucket/sealed/index.json", "lost")
+    memload.seal("s3://bucket/sealed")
+    assert_whole(store_server, "sealed")

@@ -1,0 +1,241 @@
+"""Sets written straight to a store, in parts: what is sealed is what one writer writes to a folder."""
+
+import json
+import os
+import pickle
+import random
+import tempfile
+import types
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from obstore.store import LocalStore, MemoryStore
+
+import memload
+from memload.cli.main import main
+from memload.formats.remote.upload_folder import UploadFolder
+
+ROWS = 24
+
+
+@pytest.fixture(autouse=True)
+def uploads(tmp_path, monkeypatch):
+    """The folder of shards that wait to be uploaded; each test leaves nothing in it."""
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    assert list(folder.glob("memload-upload-*")) == []
+
+
+def mixed(start, stop):
+    """Rows of every kind: plain, compressed, ragged, and texts."""
+    numbers = range(start, stop)
+    return {
+        "x": torch.arange(start, stop),
+        "big": torch.stack([torch.full((300,), k % 7, dtype=torch.uint8) for k in numbers]),
+        "tokens": memload.ragged([torch.arange(k % 5, dtype=torch.int32) for k in numbers]),
+        "text": [f"row {k}" * (k % 3) for k in numbers],
+    }
+
+
+def write(url, part, parts=4, **options):
+    step = ROWS // parts
+    return memload.write_part(url, mixed(part * step, part * step + step), part=part, parts=parts, **options)
+
+
+def all_rows(ds):
+    return [
+        {name: value.tolist() if hasattr(value, "tolist") else value for name, value in ds[k].items()}
+        for k in range(len(ds))
+    ]
+
+
+def assert_whole(store_server, prefix, ds):
+    """The set has all rows, and nothing but what its index lists lies in the store."""
+    assert all_rows(ds) == all_rows(memload.from_arrays(mixed(0, ROWS)))
+    listed = json.loads(store_server.get(f"{prefix}/index.json"))["shards"]
+    assert store_server.keys(prefix) == sorted(["index.json", *(shard["file"] for shard in listed)])
+
+
+@pytest.mark.parametrize("options", [{}, {"codec": "zstd", "shard_bytes": 700}], ids=["plain", "small-zstd"])
+def test_parts_in_any_order_make_the_set_that_one_writer_makes(proxy, store_server, options):
+    prefix = f"any-order-{len(options)}"
+    for part in random.Random(1).sample(range(4), 4):
+        assert write(f"s3://bucket/{prefix}", part, **options).rows == 6
+    with pytest.raises(FileNotFoundError, match=r"parts of a set are there, which memload.seal makes one set of"):
+        memload.open(f"s3://bucket/{prefix}")
+    assert_whole(store_server, prefix, memload.seal(f"s3://bucket/{prefix}"))
+
+
+def test_sealing_reads_and_moves_no_shard(proxy, store_server):
+    for part in range(2):
+        memload.write_part("s3://bucket/moved", {"x": torch.arange(5)}, part=part, parts=2)
+    proxy.requests.clear()
+    memload.seal("s3://bucket/moved")
+    assert proxy.ranges() == []
+
+
+def test_repeated_replaced_and_concurrent_parts_leave_one_of_each(proxy, store_server):
+    url = "s3://bucket/repeated"
+    memload.write_part(url, mixed(0, 1), part=3, parts=4)
+    for part in (0, 1, 2, 3, 1):
+        write(url, part)
+    with ThreadPoolExecutor(3) as pool:
+        written = list(pool.map(lambda _: write(url, 2), range(3)))
+        assert [part.rows for part in written] == [6] * 3
+        assert [len(ds) for ds in pool.map(lambda _: memload.seal(url), range(3))] == [ROWS] * 3
+    assert_whole(store_server, "repeated", memload.seal(url))
+    with pytest.raises(FileExistsError, match="this set is complete"):
+        write(url, 0)
+
+
+def test_a_part_of_unchanged_files_is_left_as_it_is(proxy, store_server, tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(20.0).reshape(10, 2))
+    ds = memload.open(tmp_path / "x.npy")
+    for expected in (True, False):
+        proxy.requests.clear()
+        memload.write_part("s3://bucket/same", ds, part=0, parts=2, rows=range(5))
+        assert bool(proxy.ranges()) is expected
+    memload.write_part("s3://bucket/same", ds, part=0, parts=2, rows=range(5), resume=False)
+    assert len(store_server.keys("same")) == 3  # the replaced shard stays until the set is sealed
+    memload.write_part("s3://bucket/same", ds, part=1, parts=2, rows=range(5, 10))
+    assert torch.equal(memload.seal("s3://bucket/same")[7]["data"], ds[7]["data"])
+    assert len(store_server.keys("same")) == 3
+
+
+def test_what_is_missing_or_disagrees_is_refused(proxy, store_server):
+    url = "s3://bucket/refused"
+    with pytest.raises(FileNotFoundError, match="no parts of a set are here"):
+        memload.seal(url)
+    write(url, 1)
+    with pytest.raises(ValueError, match=r"3 of 4 parts are missing: part 0, 2, 3"):
+        memload.seal(url)
+    with pytest.raises(ValueError, match=r"part 1 of 4 is complete, and this is part 0 of 3"):
+        write(url, 0, parts=3)
+    with pytest.raises(ValueError, match=r"part 0 of 4 has the fields \['y'\]"):
+        memload.write_part(url, {"y": torch.arange(3)}, part=0, parts=4)
+    for part in (0, 2, 3):
+        write(url, part)
+    lost = next(name for name in store_server.keys("refused") if name.startswith("shard-00002"))
+    store_server.put_bytes(f"refused/{lost}", b"short")
+    with pytest.raises(memload.ShardFormatError, match=rf"{lost}: it has 5 bytes instead of \d+; write its part"):
+        memload.seal(url)
+    store_server.delete(f"refused/{lost}")
+    with pytest.raises(memload.ShardFormatError, match=rf"{lost}: it is missing; write its part again"):
+        memload.seal(url)
+    write(url, 2)
+    assert_whole(store_server, "refused", memload.seal(url))
+
+
+def test_a_writer_that_completes_after_the_sealing_removes_its_own(proxy, store_server):
+    url = "s3://bucket/late"
+    for part in range(4):
+        write(url, part)
+
+    def rows():
+        for k in range(6):
+            yield {name: values[0] for name, values in mixed(k, k + 1).items()}
+        memload.seal(url)
+
+    memload.write_part(url, rows(), part=0, parts=4, ragged=["tokens"])
+    assert_whole(store_server, "late", memload.open(url))
+
+
+def test_other_objects_stay(proxy, store_server):
+    store_server.put_bytes("mine/thesis.txt", b"mine")
+    with pytest.raises(FileExistsError, match=r"other objects are there, such as 'thesis.txt'"):
+        memload.write("s3://bucket/mine", {"x": torch.arange(3)})
+    for part in range(2):
+        memload.write_part("s3://bucket/beside", {"x": torch.arange(3)}, part=part, parts=2)
+    store_server.put_bytes("beside/notes.txt", b"mine")
+    memload.seal("s3://bucket/beside")
+    assert "notes.txt" in store_server.keys("beside")
+
+
+def test_a_whole_set_is_written_as_one_part(proxy, store_server):
+    ds = memload.write("s3://bucket/whole", mixed(0, ROWS), codec={"big": "auto"}, progress=False)
+    assert_whole(store_server, "whole", ds)
+    with pytest.raises(FileExistsError, match="this set is complete"):
+        memload.write("s3://bucket/whole", mixed(0, ROWS))
+    with pytest.raises(ValueError, match="a set in a store is complete once it is there"):
+        memload.write("s3://bucket/whole", mixed(0, ROWS), append=True)
+    with pytest.raises(ValueError, match="this writes to a file system only"):
+        memload.ShardWriter("s3://bucket/new")
+
+
+def test_the_commands_write_and_seal(proxy, store_server, tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.arange(20.0).reshape(10, 2))
+    for part in (1, 0):
+        assert main(["write", f"x={tmp_path}/x.npy", "s3://bucket/command", "--part", f"{part}/2", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["seal", "s3://bucket/command", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 10
+    assert main(["write", f"x={tmp_path}/x.npy", "s3://bucket/command2", "--quiet"]) == 0
+    assert memload.open("s3://bucket/command2")[9]["x"].tolist() == [18.0, 19.0]
+    assert main(["seal", "s3://bucket/none"]) == 2
+
+
+def test_stores_of_obstore_and_addresses_of_folders(tmp_path):
+    (tmp_path / "store").mkdir()
+    for where in (MemoryStore(), LocalStore(tmp_path / "store"), f"file://{tmp_path}/fresh"):
+        for part in (1, 0):
+            memload.write_part(where, {"x": torch.arange(3) + 3 * part}, part=part, parts=2)
+        assert memload.seal(where)[4]["x"] == 4
+    assert len(memload.open(tmp_path / "fresh")) == 6
+
+
+def test_a_web_server_is_refused():
+    with pytest.raises(ValueError, match="sets are read from web servers, and not written to them"):
+        memload.write("http://127.0.0.1:9/set", {"x": torch.arange(3)})
+
+
+def test_a_bucket_that_is_not_there_and_missing_permissions(proxy):
+    with pytest.raises(FileNotFoundError, match="there is no such bucket"):
+        memload.write("s3://no-bucket/new", {"x": torch.arange(3)})
+    proxy.always = ("", 403)
+    with pytest.raises(PermissionError, match="the store refuses it"):
+        memload.write("s3://bucket/forbidden", {"x": torch.arange(3)})
+
+
+def test_two_shards_wait_on_the_disk_at_the_most(proxy, uploads):
+    seen = []
+
+    def rows():
+        for k in range(40):
+            seen.append(len(list(uploads.glob("*/shard-*"))))
+            yield {"x": torch.full((50_000,), k, dtype=torch.uint8)}
+
+    memload.write_part("s3://bucket/bounded", rows(), part=0, parts=1, shard_bytes=50_000)
+    assert max(seen) <= 2
+
+
+def test_what_killed_writers_left_on_the_disk_goes(uploads):
+    alive = UploadFolder()
+    left = uploads / f"memload-upload-{os.getuid()}-left"
+    left.mkdir()
+    (left / "shard").write_bytes(b"x")
+    UploadFolder().remove()
+    assert not left.exists()
+    assert alive.path.exists()
+    alive.remove()
+
+
+def test_a_sink_of_ray_writes_to_a_store(proxy, store_server):
+    """The steps that Ray takes, in its order; the sink travels to each task."""
+    block = pytest.importorskip("pandas").DataFrame({"x": [1, 2], "text": ["a", "b"]})
+    sink = memload.ShardSink("s3://bucket/sink")
+    sink.on_write_start()
+    numbers = [pickle.loads(pickle.dumps(sink)).write([block], types.SimpleNamespace(task_idx=k)) for k in (1, 0)]
+    sink.on_write_complete(types.SimpleNamespace(write_returns=numbers))
+    assert [row["text"] for row in memload.open("s3://bucket/sink")] == ["a", "b"] * 2
+    with pytest.raises(FileExistsError, match="this set is complete"):
+        sink.on_write_start()
+    failing = memload.ShardSink("s3://bucket/failing")
+    failing.on_write_start()
+    failing.write([block], types.SimpleNamespace(task_idx=0))
+    failing.on_write_failed(RuntimeError())
+    assert store_server.keys("failing") == []
