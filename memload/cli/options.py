@@ -142,7 +142,8 @@ def write(parser: argparse.ArgumentParser) -> None:
 
 def seal(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload seal`."""
-    parser.add_argument("path", help="the directory or address that `memload write --part`, or memload.write_part, wrote to")
+    written = "the directory or address that `memload write --part`, or memload.write_part, wrote to"
+    parser.add_argument("path", help=written)
     parser.add_argument("--parts", type=int, metavar="N", help="how many parts, if memload.write_part was not told")
     _add_json(parser)
 
