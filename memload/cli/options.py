@@ -192,6 +192,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
     ):
         loader.add_argument(f"--{name}", type=int, help=text)
     loader.add_argument("--processes", type=int, help="on one machine, such as one for each GPU (default: 1)")
+    loader.add_argument("--share-rows", action="store_true", help="each row on one of their GPUs, or once in RAM")
     _add_trained(parser.add_argument_group("what is trained on it"))
     machine = parser.add_argument_group("another machine (default: the free memory and disk here)")
     machine.add_argument("--ram", help="such as 64GB")

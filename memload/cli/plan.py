@@ -83,6 +83,7 @@ def _plan(options: argparse.Namespace, data: Any, tier: Any) -> Plan:
         ram_dtype=casts(options.ram_dtype, "--ram-dtype", data),
         cache_bytes=by_set(options.cache_bytes, "--cache-bytes"),
         device_bytes=options.device_bytes,
+        share_rows=options.share_rows,
         device=options.device,
         processes=1 if options.measure else options.processes,
         ram=options.ram,
@@ -103,7 +104,8 @@ def _for_tier(options: argparse.Namespace, tier: str) -> argparse.Namespace:
     """Return the options, but none that only another tier takes, such as `cache_bytes` unless it is "hybrid"."""
     owners = {"ram_dtype": Tier.RAM, "cache_bytes": Tier.HYBRID, "device_bytes": Tier.SPLIT}
     unused = {name: None for name, owner in owners.items() if tier != str(owner)}
-    return argparse.Namespace(**{**vars(options), **unused})
+    shares = options.share_rows and tier in (str(Tier.DEVICE), str(Tier.SPLIT))
+    return argparse.Namespace(**{**vars(options), **unused, "share_rows": shares})
 
 
 def _check_fits_here(found: Plan) -> None:

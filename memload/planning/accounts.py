@@ -233,7 +233,8 @@ def _tier_lines(placement: Placement, count: int) -> list[Line]:
     """Return the lines of the tier's RAM."""
     tier, lines, copies = placement.tier, [], placement.copies(count)
     if tier in IN_RAM and placement.held_bytes:
-        shared = f"one copy for {count} processes, with share=True" if count > copies else ""
+        by = "group=" if placement.shared else "share=True"
+        shared = f"one copy for {count} processes, with {by}" if count > copies else ""
         each = f"in each of {copies} processes" if copies > 1 else shared
         lines.append(Line("rows in RAM", placement.held_bytes * copies, each))
     if tier is Tier.HYBRID or placement.cache_bytes:

@@ -49,8 +49,9 @@ def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ..
 
 
 def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tuple[str, Plan]]:
-    if request.sets is None and (split := _split(request, refused)) is not None:
-        yield from _first_that_fits(*split, compute)
+    if request.sets is None:
+        for words, changed in _on_several(request, refused):
+            yield from _first_that_fits(words, changed, compute)
     if refused.ram.fits is False and refused.tier in IN_RAM:
         for words, changed in _other_tiers(request, refused):
             plan = compute(changed)
@@ -68,6 +69,15 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             yield from _first_that_fits('precision="bf16-mixed"', half, compute)
 
 
+def _on_several(request: Request, refused: Plan) -> Iterator[Alternative]:
+    """Yield settings that lay the rows on several GPUs, or partly in RAM."""
+    if request.processes > 1 and refused.tier in (Tier.DEVICE, Tier.SPLIT) and not request.share_rows:
+        shared = f"share_rows=True, as by memload.to_device(..., group=): rows on one of {request.processes} GPUs each"
+        yield shared, replace(request, share_rows=True)
+    if (split := _split(request, refused)) is not None:
+        yield split
+
+
 def _split(request: Request, refused: Plan) -> Alternative | None:
     """Return the tier "split" with as many rows on the GPU as it has room for; None if it has none, or room for all."""
     gpu, stored = refused.gpu, refused.data.stored_bytes
@@ -75,10 +85,13 @@ def _split(request: Request, refused: Plan) -> Alternative | None:
         return None
     most = format_size(max(0, gpu.free - gpu.without("rows on the GPU")) * _DEVICE_SHARE)
     nbytes = parse_size(most) if most != "0 B" else 0
-    if not 0 < nbytes < stored or nbytes == request.device_bytes:
+    gpus = request.processes if request.share_rows else 1
+    if not 0 < gpus * nbytes < stored or nbytes == request.device_bytes:
         return None
+    where = "the GPU" if gpus == 1 else f"{gpus} GPUs"
     words = (
-        f'tier="split", device_bytes="{most}": {nbytes / stored:.0%} of the rows on the GPU, the others in pinned RAM'
+        f'tier="split", device_bytes="{most}": {gpus * nbytes / stored:.0%} of the rows on {where}, the others in '
+        "pinned RAM"
     )
     return words, replace(request, tier=Tier.SPLIT, device_bytes=nbytes)
 
@@ -106,7 +119,12 @@ def _off_the_gpu(request: Request) -> Request:
     """Return a request whose rows may lie on tiers that no GPU gathers from; batches still go to the GPU."""
     if request.tier is not Tier.SPLIT:
         return request
-    return replace(request, device_bytes=None, device=request.device or "cuda", tier=Tier.MMAP)
+    return _streamed(request)
+
+
+def _streamed(request: Request) -> Request:
+    """Return a request whose rows lie in mapped files, and whose batches go to the GPU."""
+    return replace(request, device_bytes=None, share_rows=False, device=request.device or "cuda", tier=Tier.MMAP)
 
 
 def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterator[Alternative]:
@@ -115,8 +133,7 @@ def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterato
         yield "", request
     yield from of_models(request, machine, shrinks=shrinks)
     if request.tier in (Tier.DEVICE, Tier.SPLIT):
-        streamed = replace(request, tier=Tier.MMAP, device_bytes=None, device=request.device or "cuda")
-        yield "streamed from mapped files", streamed
+        yield "streamed from mapped files", _streamed(request)
 
 
 def of_models(request: Request, machine: Machine, *, shrinks: bool) -> Iterator[Alternative]:

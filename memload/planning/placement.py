@@ -50,7 +50,8 @@ class Placement:
             a size that suits the machine.
         files: the names of the files that are read.
         file_bytes: the bytes of these files.
-        device_bytes: bytes of the rows that lie on the GPU.
+        device_bytes: bytes of the rows that lie on each GPU.
+        shared: whether the processes share the rows on their GPUs, and those in pinned RAM.
         past_bytes: bytes of the files that members of a dataset read past the page cache, on tiers of their own.
         array_bytes: bytes of rows that are in RAM already, whatever the tier.
         planned: whether the data do not exist yet.
@@ -78,6 +79,7 @@ class Placement:
     reason: str = ""
     past_bytes: int = 0
     device_bytes: int = 0
+    shared: bool = False
 
     @classmethod
     def of(cls, request: Request) -> Placement:
@@ -112,14 +114,16 @@ class Placement:
         held = recast(dataset, casts) if casts else dataset
         once = {key: one.nbytes if planned else bytes_once(one) for key, one in fields.items()}
         stored = sum(once.values())
-        on_device = {Tier.DEVICE: stored, Tier.SPLIT: min(stored, int(request.device_bytes or 0))}.get(tier, 0)
+        gpus = request.processes if request.share_rows else 1
+        share = -(-stored // gpus)
+        on_device = {Tier.DEVICE: share, Tier.SPLIT: min(share, int(request.device_bytes or 0))}.get(tier, 0)
         to_load = [key for key, one in fields.items() if planned or key in casts or _in_files(one)]
         return cls(
             dataset=held,
             tier=tier,
             stored_bytes=_nbytes(dataset, fields),
             once_bytes=stored,
-            held_bytes=stored - on_device
+            held_bytes=max(0, stored - gpus * on_device)
             if tier is Tier.SPLIT
             else sum(
                 once[key] * one.dtype.itemsize // fields[key].dtype.itemsize
@@ -135,6 +139,7 @@ class Placement:
             results=_results_of(data) if tier is Tier.AUTO else None,
             past_bytes=sum(nbytes for name, nbytes in files.items() if name not in through_cache),
             device_bytes=on_device,
+            shared=request.share_rows,
         )
 
     def settled(self, free_ram: int, free_disk: int, processes: int, own: MemoryLimit | None = None) -> Placement:
@@ -197,7 +202,8 @@ class Placement:
 
     def copies(self, processes: int) -> int:
         """Return the number of copies of the rows that these processes have in RAM."""
-        return processes if self.apart or self.tier in (Tier.PINNED, Tier.SPLIT) else 1
+        pinned = self.tier in (Tier.PINNED, Tier.SPLIT) and not self.shared
+        return processes if self.apart or pinned else 1
 
     @property
     def reads_past_cache(self) -> bool:

@@ -53,6 +53,7 @@ def plan(
     ram_dtype: Mapping[str, Any] | None = None,
     cache_bytes: int | str | Mapping[str, int | str] | None = None,
     device_bytes: int | str | None = None,
+    share_rows: bool = False,
     device: str | None = None,
     model: Modules | None = None,
     optimizer: Any = None,
@@ -90,6 +91,8 @@ def plan(
         cache_bytes: with the tier "hybrid", the size of its cache, in bytes or as a text such as "40GB"; default: as in
             `memload.open`.
         device_bytes: with the tier "split", the bytes of rows in the memory of each GPU; the others are in pinned RAM.
+        share_rows: whether the `processes` share the rows of the tiers "device" and "split", as with
+            ``memload.to_device(..., group=)``: each row lies once, on the GPU of one of them or in common pinned RAM.
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``; "cpu" if the models train
             on the CPU. Default: models train on a GPU, and the loop copies batches to it.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
@@ -150,6 +153,7 @@ def plan(
         ram_dtype=ram_dtype,
         cache_bytes=cache_bytes,
         device_bytes=device_bytes,
+        share_rows=share_rows,
         device=device,
         model=model,
         optimizer=optimizer,

@@ -13,7 +13,7 @@ from memload.casts.rule import Cast, casts_by_field
 from memload.columns.numbers import is_whole, kind
 from memload.device.devices import named_device
 from memload.engine.tiers.placing import as_tier
-from memload.engine.tiers.tier import ON_GPU
+from memload.engine.tiers.tier import ON_GPU, Tier
 from memload.planning.distributed import Strategy
 from memload.planning.model_bytes import Modules, modules_of
 from memload.planning.precisions import WEIGHTS, checked_precision
@@ -36,6 +36,7 @@ class Request:
     ram_dtype: Mapping[str, Any] | None = None
     cache_bytes: Any = None
     device_bytes: int | str | None = None
+    share_rows: bool = False
     device: str | None = None
     model: Modules | None = None
     optimizer: Any = None
@@ -92,6 +93,7 @@ class Request:
         if self.model is None and (self.optimizer is not None or self.loss is not None):
             raise ValueError("optimizer= and loss= need a model: give model=")
         self._check_ranks()
+        self._check_sharing()
 
     def _check_for_one(self) -> None:
         for name in ("batch_size", "tier", "cache_bytes"):
@@ -108,6 +110,17 @@ class Request:
                 f"processes={self.processes} on this machine are more than all {spread.world_size} ranks: give as "
                 "world_size= the ranks of all machines together"
             )
+
+    def _check_sharing(self) -> None:
+        if not self.share_rows:
+            return
+        if self.sets is not None:
+            raise ValueError("share_rows= is for one data set: plan each of these by itself")
+        if self.tier not in (Tier.DEVICE, Tier.SPLIT):
+            tier = None if self.tier is None else str(self.tier)
+            raise ValueError(f'share_rows=True lays rows on several GPUs: give tier="device" or "split", not {tier!r}')
+        if self.processes == 1:
+            raise ValueError("share_rows=True is for several processes: give their number on one machine, processes=")
 
     @property
     def over_ranks(self) -> Strategy | None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import memload
+from memload.cli.main import main
 
 SHAPE = memload.DatasetShape(300_000, {"betas": ("float32", (150, 150, 10)), "label": ("int64", ())})
 ROW = 150 * 150 * 10 * 4 + 8
@@ -70,3 +71,59 @@ def test_rows_on_the_gpu_leave_less_for_a_step():
     assert advised(device_bytes="8GB").batch_size == 0
     with pytest.raises(ValueError, match="device_bytes= are of rows on a GPU"):
         advised(device="cpu", device_bytes="6GB")
+
+
+def test_processes_that_share_their_rows_keep_each_once():
+    stored = 300_000 * ROW
+    shared = planned("device", processes=4, share_rows=True)
+    assert shared.gpu.of("rows on the GPU") == stored // 4
+    assert shared.fits
+    assert planned("device", processes=4).gpu.of("rows on the GPU") == stored
+    split = planned("split", device_bytes="20GB", processes=4, share_rows=True, ram="512GB")
+    assert split.gpu.of("rows on the GPU") == 20 * 10**9
+    assert split.ram.of("rows in RAM") == stored - 4 * 20 * 10**9
+    assert "one copy for 4 processes, with group=" in repr(split)
+    whole = planned("split", device_bytes="79GB", processes=4, share_rows=True)
+    assert (whole.gpu.of("rows on the GPU"), whole.ram.of("rows in RAM")) == (stored // 4, 0)
+
+
+def test_sharing_is_advised_to_processes_whose_gpus_hold_the_rows_together_alone():
+    assert (
+        planned("device", processes=4).ways_out[0].startswith("share_rows=True, as by memload.to_device(..., group=)")
+    )
+    short = planned("device", processes=2, share_rows=True, ram="300GB")
+    assert re.match('tier="split", device_bytes="77.[67] GB": 58% of the rows on 2 GPUs, ', short.ways_out[0])
+    assert not [way for way in planned("device").ways_out if "share_rows" in way]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tier": "ram", "processes": 2}, 'give tier="device" or "split", not \'ram\''),
+        ({"processes": 2}, 'give tier="device" or "split", not None'),
+        ({"tier": "device"}, "give their number on one machine, processes="),
+    ],
+)
+def test_rows_are_shared_by_several_processes_on_gpus_alone(given, said):
+    with pytest.raises(ValueError, match=said):
+        memload.plan(SHAPE, 32, share_rows=True, **given)
+    with pytest.raises(ValueError, match="share_rows= is for one data set"):
+        memload.plan({"a": SHAPE, "b": SHAPE}, 32, share_rows=True, tier="device", processes=2)
+
+
+def test_the_command_line_shares_rows(capsys):
+    shape = ["--rows", "300000", "--field", "betas:float32:150,150,10", "--tier", "device", "--processes", "4"]
+    machine = [text for name, size in MACHINE.items() for text in (f"--{name}", size)]
+    assert main(["plan", *shape, *machine]) == 1
+    assert "share_rows=True" in capsys.readouterr().out
+    assert main(["plan", *shape, *machine, "--share-rows"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_drawing_compares_shared_rows_with_tiers_that_share_none(tmp_path, capsys):
+    shape = ["--rows", "1000", "--field", "betas:float32:150", "--tier", "device", "--processes", "4", "--share-rows"]
+    machine = [text for name, size in MACHINE.items() for text in (f"--{name}", size)]
+    beside = ["--beside", "mmap", "--plot", str(tmp_path / "plan.png")]
+    assert main(["plan", *shape, *machine, *beside]) == 0
+    assert capsys.readouterr().err == ""
+    assert (tmp_path / "plan.png").exists()
