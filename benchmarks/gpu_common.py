@@ -1,7 +1,7 @@
 """What the GPU benchmarks share: the device and its clock, and figures that say what they should reach.
 
 Without a GPU, `--quick --device cpu` runs every line of a script and shows only that it runs: nothing of that is a
-figure. No run on a GPU has been recorded yet.
+figure.
 """
 
 from __future__ import annotations
