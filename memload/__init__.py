@@ -43,7 +43,9 @@ if typing.TYPE_CHECKING:
     from memload.dataset.mapped import MappedDataset
     from memload.dataset.opening import from_arrays, from_hf, open  # noqa: A004 - memload.open is its public name
     from memload.dataset.recordings.opening import (
+        open_bids,
         open_experanto,
+        open_nifti,
         open_nwb,
         open_recording,
         open_spikeglx,
@@ -98,6 +100,7 @@ if typing.TYPE_CHECKING:
     from memload.sampling.budget_batches import BudgetBatchSampler
     from memload.sampling.samplers import MixingSampler, WeightedSampler
     from memload.stats import LoaderStats
+    from memload.writing.nifti import write_nifti
     from memload.writing.parts import WrittenPart, seal, write_part
     from memload.writing.ray_sink import ShardSink
     from memload.writing.write import write
@@ -174,8 +177,10 @@ __all__ = [
     "join",
     "offload",
     "open",
+    "open_bids",
     "open_experanto",
     "open_graphs",
+    "open_nifti",
     "open_nwb",
     "open_recording",
     "open_spikeglx",
@@ -192,6 +197,7 @@ __all__ = [
     "write",
     "write_graphs",
     "write_images",
+    "write_nifti",
     "write_part",
     "zip",
 ]
@@ -244,6 +250,7 @@ _HOMES = {
     "memload.sampling.samplers": "MixingSampler WeightedSampler",
     "memload.formats.shards.reading": "verify",
     "memload.writing.writer": "ShardWriter",
+    "memload.writing.nifti": "write_nifti",
     "memload.writing.write": "write",
     "memload.writing.parts": "WrittenPart seal write_part",
     "memload.writing.ray_sink": "ShardSink",
@@ -251,7 +258,8 @@ _HOMES = {
     "memload.stats": "LoaderStats",
     "memload.engine.tiers.tier": "Tier",
     "memload.dataset.mapped": "MappedDataset",
-    "memload.dataset.recordings.opening": "open_experanto open_nwb open_recording open_spikeglx open_temporaldata",
+    "memload.dataset.recordings.opening": "open_bids open_experanto open_nifti open_nwb open_recording "
+    "open_spikeglx open_temporaldata",
     "memload.dataset.recordings.recording": "Recording recording",
     "memload.dataset.zipping": "zip",
 }

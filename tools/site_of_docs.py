@@ -24,13 +24,14 @@ REFERENCE = {
     "Loading": "FastLoader EngineOptions LoaderStats prepare accumulate Micro",
     "Datasets": "open from_arrays from_hf Dataset MappedDataset Field concat GroupedDataset group_collate zip join "
     "Float32View",
-    "Recordings": "recording open_recording open_nwb open_experanto open_temporaldata open_spikeglx Recording Clock "
+    "Recordings": "recording open_recording open_nwb open_experanto open_temporaldata open_spikeglx open_nifti "
+    "open_bids Recording Clock "
     "Spikes Intervals",
     "Ragged rows": "ragged Ragged Padded",
     "Graphs": "open_graphs from_graphs write_graphs GraphDataset GraphBatch graph_collate",
     "Casts and augmentation": "Cast Augment cast_stim",
     "Samplers": "WeightedSampler MixingSampler BudgetBatchSampler BlockShuffle",
-    "Writing": "write ShardWriter write_part WrittenPart seal ShardSink Codec verify Damage write_images score",
+    "Writing": "write ShardWriter write_part WrittenPart seal ShardSink Codec verify Damage write_images write_nifti score",
     "Tiers and devices": "Tier to_device offload Offloaded",
     "Planning": "plan Plan DatasetShape MemoryBudget StaticBytes compute_batch_size fit FitAdvice FitOption probe "
     "ProbeReport",

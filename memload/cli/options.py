@@ -29,6 +29,7 @@ Each SRC is whatever `memload info` opens. Sources with the same name are concat
 become fields side by side: by --on, row by row with the same keys; else in their order, equally many rows. NAME= names
 the field of a source that has only one beside its keys. {name} or {name:d} in a pattern gives each row what its file's
 name has there, as one more field: a text, or a number.
+Runs of NIfTI files (.nii, .nii.gz, folders of BIDS) are decoded, and become recordings.
 Images (--images) are decoded, and become the fields image, mask, those of --labels, file, and those of --table.
 
 An interrupted conversion leaves nothing that opens; the same command resumes it, after verifying what is complete.
@@ -48,6 +49,7 @@ examples:
   memload write betas="betas{session:d}.npy" shown="shown{session:d}.npy" --row-field trial --on session,trial shards/
   memload write betas.npy shards/ --part "$SLURM_ARRAY_TASK_ID/16"
   memload write movie.raw --dtype uint8 --shape 425,425,3 --rows 0:1000 shards/
+  memload write ds000114/ runs/ --mask gray_matter.nii.gz --cast float32
   memload write --images photos/ --masks masks/ --labels prompts.csv --size 1024 shards/
   memload write --images photos/ --table metadata.jsonl --size 512 --fit pad --pad-value 255 shards/
 """
@@ -136,6 +138,7 @@ def write(parser: argparse.ArgumentParser) -> None:
     _add_source(parser.add_argument_group("how to open the sources"))
     _add_join(parser.add_argument_group("how to put sources with different names side by side"))
     _add_images(parser.add_argument_group("images, instead of sources"))
+    _add_decoded(parser.add_argument_group("runs of NIfTI files, which become recordings"))
     _add_target_options(parser.add_argument_group("how to write"))
     _add_json(parser)
 
@@ -362,6 +365,11 @@ def _add_images(group: Any) -> None:
     group.add_argument(
         "--skip-unmatched", action="store_true", help="leave out images without a row, and rows without an image"
     )
+
+
+def _add_decoded(group: Any) -> None:
+    group.add_argument("--tr", type=float, metavar="S", help="seconds between volumes, where files do not say it")
+    group.add_argument("--raw", metavar="DIR", help="the BIDS data set from which these runs were derived: its events")
 
 
 def _add_target_options(group: Any) -> None:

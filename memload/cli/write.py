@@ -11,6 +11,7 @@ from typing import Any
 
 from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
+from memload.cli.decoded import decoder_of
 from memload.cli.described import described
 from memload.cli.options import WRITE_USAGE, stated
 from memload.cli.output import answer, plain
@@ -18,6 +19,7 @@ from memload.cli.recordings import described as described_recording
 from memload.cli.recordings import recordings_at, write_all
 from memload.cli.source_options import name_and_value, open_sources
 from memload.dataset.dataset import Dataset
+from memload.dataset.recordings.recording import Recording
 from memload.errors import LayoutWarning
 from memload.formats.shards.part_terms import PartNumber
 from memload.images.writing import write_images
@@ -33,16 +35,14 @@ _OF_IMAGES = (
     *("masks", "labels", "table", "image_column", "size", "fit", "pad_value", "mask_pad_value", "mode"),
     *("skip_damaged", "skip_unmatched"),
 )
+_OF_DECODED = ("tr", "raw")
 _NOT_IN_PARTS = ("images", "append")
 _NOT_FOR_RECORDINGS = ("rows", "mask", "scale", "cast", "on", "how", "append", "part")
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print what was written."""
-    if recordings := _recordings(options):
-        written = write_all(
-            recordings, Path(options.paths[-1]), codec=_conversions(options)["codec"], **_of_target(options)
-        )
+    if written := _write_recordings(options):
         text = "\n".join(f"{place}: {recording}" for place, recording in written.items())
         documents = {place: described_recording(recording) for place, recording in written.items()}
         answer(options, text, {"path": options.paths[-1], "recordings": documents})
@@ -53,6 +53,22 @@ def run(options: argparse.Namespace) -> int:
         dataset = _write_images(options) if options.images else _write_sources(options)
         answer(options, dataset, {"path": options.paths[-1], **described(dataset)})
     return 0
+
+
+def _write_recordings(options: argparse.Namespace) -> dict[str, Recording]:
+    """Write the sources if all are recordings, or files that are decoded into some; return these by name."""
+    if decoded := None if options.images or len(options.paths) < 2 else decoder_of(options.paths[:-1]):
+        decoder, paths = decoded
+        others = [name for name in (*_OF_SOURCES, *_OF_IMAGES, *_OF_DECODED, "append", "part") if name != "codec"]
+        if surplus := _given(options, [name for name in others if name not in decoder.options]):
+            raise ValueError(f"{', '.join(surplus)}: not for {decoder.what}, which become recordings")
+        return decoder.write(options.paths[-1], paths, options, {"codec": _codec(options), **_of_target(options)})
+    if surplus := _given(options, _OF_DECODED):
+        raise ValueError(
+            f"{', '.join(surplus)}: only for files that are decoded into recordings, which all SRC must be"
+        )
+    found = _recordings(options)
+    return write_all(found, Path(options.paths[-1]), codec=_codec(options), **_of_target(options)) if found else {}
 
 
 def _recordings(options: argparse.Namespace) -> list[Path]:
@@ -135,8 +151,12 @@ def _conversions(options: argparse.Namespace) -> dict[str, Any]:
         "mask": _named("--mask", options.mask, _path),
         "scale": _named("--scale", options.scale, _factor),
         "cast": _named("--cast", options.cast, _cast),
-        "codec": _named("--codec", options.codec, str, _codec_of_field),
+        "codec": _codec(options),
     }
+
+
+def _codec(options: argparse.Namespace) -> Any:
+    return _named("--codec", options.codec, str, _codec_of_field)
 
 
 def _of_target(options: argparse.Namespace) -> dict[str, Any]:

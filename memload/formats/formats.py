@@ -21,6 +21,7 @@ from memload.formats.shards.index import INDEX_NAME
 from memload.formats.shards.lookups import open_set
 from memload.formats.signatures import (
     ARROW_MAGIC,
+    NIFTI,
     NPY_MAGIC,
     PARQUET_MAGIC,
     SAVED_SPLITS,
@@ -274,6 +275,9 @@ DIRECTORIES = (
 FILES = (
     Format("a zip file of Zarr", _FIELDS, _is_zarr_zip, *_late("zarr_store", "open_zarr", "zarr_names")),
     Format("a .npy file", ("field",), _is_npy, _open_npy),
+    Format(
+        "a NIfTI file", ("field",), lambda path, _: path.name.lower().endswith(NIFTI), *_late("nifti", "open_nifti")
+    ),
     Format("a .npz file", _FIELDS, _is_npz, *_late("npz", "open_npz", "npz_members")),
     Format(
         "a .safetensors file",

@@ -19,7 +19,7 @@ IMAGES = (".jpg", ".jpeg", ".png")
 """The suffixes of images that can be made into a set of shards."""
 
 _MOST_LOOKED_AT = 1000  # names of a folder
-_ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow")
+_ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow", ".nii")
 _MOST_NAMED = 5
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves of two
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+NIFTI = (".nii", ".nii.gz")  # names: the signature comes late in the header, and compressed files have that of gzip
 NPY_MAGIC = b"\x93NUMPY"
 ARROW_MAGIC = b"ARROW1"
 PARQUET_MAGIC = b"PAR1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -46,8 +47,9 @@ def copy_row_source(
     row_source: RowSource | RaggedRowSource,
     chosen: Mapping[str, Conversion],
     progress: bool | None,
+    shared: Bar | None = None,
 ) -> None:
-    """Write all rows that the writer does not have yet, converted."""
+    """Write all rows that the writer does not have yet, converted, beside a bar of their own or one that is shared."""
     if isinstance(row_source, RaggedRowSource):
         total = row_source.nbytes + row_source.transposed_bytes
         with byte_bar("write", total, progress, done=row_source.bytes_before(writer.rows_there)) as bar:
@@ -60,7 +62,11 @@ def copy_row_source(
     largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in row_source.forms.items())
     step = max(1, min(row_source.rows, _BLOCK_BYTES // max(1, largest)))
     total = row_bytes * row_source.rows + row_source.transposed_bytes
-    with byte_bar("write", total, progress, done=row_bytes * writer.rows_there) as bar:
+    done = row_bytes * writer.rows_there
+    own = byte_bar("write", total, progress, done=done) if shared is None else contextlib.nullcontext(shared)
+    if shared is not None:
+        shared.update(done)
+    with own as bar:
         transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
         for block in row_source.blocks(chosen, writer.rows_there, step, transposer):
             writer.extend_rows(block)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +25,7 @@ from memload.columns.fields import Field
 from memload.dataset.dataset import Dataset
 from memload.dataset.recordings.recording import Recording
 from memload.formats.codecs.by_field import Codecs, check_known, words_of
-from memload.formats.recordings.folder import described
+from memload.formats.recordings.folder import described, folders_of
 from memload.formats.recordings.found import Found
 from memload.formats.shards.index import RECORDING_NAME, TIMES_NAME
 from memload.formats.shards.staging import Staging, makes, target_of, write_durably
@@ -50,21 +52,58 @@ def write_recording(
         resume: keep the complete sets of an interrupted call.
         progress: False silences the note about these.
     """
-    target = target_of(path)
-    if os.path.lexists(target):
-        raise FileExistsError(f"{target}: exists already, and a recording is written as a whole; write to another path")
-    rows = {name: one for name, one in recording.fields.items() if isinstance(one, Field)}
+    rows = {name: Dataset({name: one}) for name, one in recording.fields.items() if isinstance(one, Field)}
     check_known(codec, rows)
-    document, arrays, folders = described(_found(recording))
-    document["made_of"] = made_of(recording)
+    sets = {
+        name: SetOf(_words(one, codec_of(name, codec)), partial(write_set, data=one, codec=codec_of(name, codec)))
+        for name, one in rows.items()
+    }
+    found = _found(recording)
+    return write_folder(target_of(path), sets, lambda: found, made_of(recording), resume, progress)
+
+
+def _words(rows: Dataset, codec: Codecs) -> str | None:
+    identity = identity_of(rows)
+    return None if identity is None else f"{identity} {words_of(codec)}"
+
+
+@dataclass(frozen=True)
+class SetOf:
+    """The set of shards of one field: a text that identifies it, or None, and what writes it to a path."""
+
+    words: str | None
+    write: Callable[[Path], Any]
+
+
+def write_folder(
+    target: Path,
+    sets: Mapping[str, SetOf],
+    found: Callable[[], Found],
+    identity: Mapping[str, str] | None,
+    resume: bool,
+    progress: bool | None,
+) -> Path:
+    """Make the folder of a recording, and return its path.
+
+    Args:
+        target: the folder to make.
+        sets: the set of each field with rows; the fields are those of the clocks of `found`.
+        found: what the recording has beside these rows; it is called when they are written.
+        identity: what the rows are made of, for `source_of`.
+        resume: keep the complete sets of an interrupted call.
+        progress: False silences the note about these.
+    """
+    check_absent(target)
     with makes(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Staging(target, append=False, keep=resume)
     try:
-        kept = _Kept(staging, progress)
-        for name, one in rows.items():
-            kept.write(folders[name], Dataset({name: one}), _codec_of(name, codec), write_set)
+        kept, folders = _Kept(staging, progress), folders_of(list(sets))
+        for name, one in sets.items():
+            kept.write(folders[name], one)
         kept.remove_others(folders.values())
+        document, arrays = described(found())
+        document["made_of"] = identity
         with (staging.directory / TIMES_NAME).open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # of numpy: its options are keywords, too
         write_durably(staging.directory / RECORDING_NAME, json.dumps(document, indent=1).encode())
@@ -73,6 +112,12 @@ def write_recording(
         staging.leave()
         raise
     return target
+
+
+def check_absent(target: Path) -> None:
+    """Raise FileExistsError if there is something where a recording is to be written."""
+    if os.path.lexists(target):
+        raise FileExistsError(f"{target}: exists already, and a recording is written as a whole; write to another path")
 
 
 def made_of(recording: Recording) -> dict[str, str] | None:
@@ -102,7 +147,8 @@ def _scale(name: str, cast: Cast) -> tuple[float, float]:
     return scale, offset
 
 
-def _codec_of(name: str, codec: Codecs) -> Codecs:
+def codec_of(name: str, codec: Codecs) -> Codecs:
+    """Return the codec of one field."""
     if not isinstance(codec, Mapping):
         return codec
     return {name: codec[name]} if name in codec else None
@@ -118,18 +164,16 @@ class _Kept:
         except (FileNotFoundError, ValueError):
             self._made_of = {}
 
-    def write(self, folder: str, rows: Dataset, codec: Codecs, write_set: WriteSet) -> None:
+    def write(self, folder: str, rows: SetOf) -> None:
         """Write the set of a field, unless it is there and was made of the same rows."""
         place = self._staging.directory / folder
-        identity = identity_of(rows)
-        words = None if identity is None else f"{identity} {words_of(codec)}"
-        if place.exists() and words is not None and self._made_of.get(folder) == words:
+        if place.exists() and rows.words is not None and self._made_of.get(folder) == rows.words:
             note(f"{folder}: complete already", self._progress)
             return
         shutil.rmtree(place, ignore_errors=True)
-        write_set(place, rows, codec=codec)
-        if words is not None:
-            self._made_of[folder] = words
+        rows.write(place)
+        if rows.words is not None:
+            self._made_of[folder] = rows.words
             write_durably(self._staging.unfinished, json.dumps(self._made_of).encode())
 
     def remove_others(self, folders: Collection[str]) -> None:

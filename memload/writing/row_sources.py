@@ -88,7 +88,7 @@ class DatasetRows:
                     for name, field in fields.items()
                 }
                 pending = {name: conversion for name, conversion in conversions.items() if name not in made}
-                yield from _converted(rows, pending, step)
+                yield from in_parts(rows, pending, step)
 
 
 class ArrayRows:
@@ -130,7 +130,7 @@ class ArrayRows:
         """Yield the converted rows from `start` on, up to `step` at once, each block valid until the next."""
         for begin in range(start, self.rows, step):
             chosen = slice(begin, begin + step) if self._numbers is None else self._numbers[begin : begin + step]
-            yield from _converted(self._rows({}, chosen), conversions, step)
+            yield from in_parts(self._rows({}, chosen), conversions, step)
 
     def _rows(self, conversions: Mapping[str, Conversion], chosen: slice | NDArray[np.int64]) -> dict[str, Rows]:
         return {
@@ -148,7 +148,7 @@ def _array(name: str, values: Any) -> Any:
         raise no_array(name, values, error) from error
 
 
-def _converted(rows: Mapping[str, Rows], conversions: Mapping[str, Conversion], step: int) -> Iterator[dict[str, Rows]]:
+def in_parts(rows: Mapping[str, Rows], conversions: Mapping[str, Conversion], step: int) -> Iterator[dict[str, Rows]]:
     """Yield a block of at most `step` rows, converted, in parts.
 
     Each part is freed before the next is made. The arrays of a whole block would be so large that the C library keeps

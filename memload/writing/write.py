@@ -14,11 +14,13 @@ from memload.dataset.recordings.recording import Recording
 from memload.formats.codecs.by_field import Codecs
 from memload.formats.codecs.by_field import words_of as words_of_codecs
 from memload.formats.paths import is_remote
+from memload.progress import Bar
 from memload.writing.conversion import Conversions, words_of
 from memload.writing.copying import copy_row_source, copy_rows, row_source_of, rows_of
 from memload.writing.parts import seal, write_part
 from memload.writing.ragged_row_source import RaggedRowSource
 from memload.writing.recordings import write_recording
+from memload.writing.row_sources import RowSource
 from memload.writing.sampled_codecs import codecs_by_sample, is_sampled
 from memload.writing.writer import ShardWriter
 
@@ -142,10 +144,32 @@ def write(
         return open_dataset(path)
     if row_source.rows == 0:
         raise ValueError(f"{path}: the data has 0 rows; a set needs at least one")
-    chosen = conversions.of(row_source.forms)
     if is_remote(path):
-        codec = codecs_by_sample(codec, row_source, chosen, progress) if is_sampled(codec) else codec
+        if is_sampled(codec):
+            codec = codecs_by_sample(codec, row_source, conversions.of(row_source.forms), progress)
         return _write_alone(path, data, append, rows=rows, mask=mask, scale=scale, cast=cast, codec=codec, **options)
+    write_rows(path, row_source, conversions, shard_bytes, codec, resume, progress, append=append)
+    return open_dataset(path)
+
+
+def write_rows(
+    path: str | Path,
+    row_source: RowSource | RaggedRowSource,
+    conversions: Conversions,
+    shard_bytes: int | str,
+    codec: Codecs,
+    resume: bool,
+    progress: bool | None,
+    *,
+    append: bool = False,
+    shared: Bar | None = None,
+) -> None:
+    """Write at least one row, of a known number, as a set of shards; the arguments are those of `write`.
+
+    Args:
+        shared: a bar for several sets at once, which counts the bytes of this one, too.
+    """
+    chosen = conversions.of(row_source.forms)
     identity = row_source.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
     if is_sampled(codec) and plan is not None:
@@ -162,8 +186,7 @@ def write(
     ) as writer:
         if is_sampled(codec) and not writer.has_fields:
             writer.compress(codecs_by_sample(codec, row_source, chosen, progress))
-        copy_row_source(writer, row_source, chosen, progress)
-    return open_dataset(path)
+        copy_row_source(writer, row_source, chosen, progress, shared)
 
 
 def _write_alone(path: Any, data: Any, append: bool, **options: Any) -> Dataset:

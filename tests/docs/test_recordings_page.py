@@ -60,6 +60,15 @@ def test_the_programs_of_temporaldata_run(tmp_path, monkeypatch):
     assert len(names["slices"]) == 20 * 16
 
 
+def test_the_programs_of_nifti_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("nifti.md", 4)
+    assert names["loader"].engine == "native"
+    assert names["batch"]["bold"].shape == (4, 10, 12, 18, 16)
+    assert abs(float(names["batch"]["bold"].mean()) - 1000) < 5
+    assert list(names["runs"]) == ["sub-01_task-faces_bold", "sub-02_task-faces_bold"]
+
+
 def test_the_programs_of_spikeglx_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = run("spikeglx.md", 2)

@@ -110,6 +110,12 @@ def written(path, data, **options):
     return path
 
 
+def nifti(path):
+    from nifti_cases import saved
+
+    return saved(path / "x.nii", arrays()["x"].astype("f4")[..., None], version=2)
+
+
 FORMATS = {
     "npy": npy,
     "npz": npz,
@@ -122,6 +128,7 @@ FORMATS = {
     "graphs": graphs,
     "arrow": arrow,
     "zarr": zarr_store,
+    "nifti": nifti,
 }
 
 

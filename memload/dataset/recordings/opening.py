@@ -11,10 +11,14 @@ import torch
 from memload.casts.rule import Cast
 from memload.dataset.recordings.recording import Recording
 from memload.errors import FormatError
+from memload.formats.nifti import is_compressed, is_nifti
 from memload.formats.paths import nothing_at
+from memload.formats.recordings.bids import Entity, chosen_runs, name_of, runs_in
 from memload.formats.recordings.experanto import read_experanto
+from memload.formats.recordings.folder import holds_recording
 from memload.formats.recordings.found import Found
 from memload.formats.recordings.kinds import KINDS, reader_of
+from memload.formats.recordings.nifti import in_place, run_of
 from memload.formats.recordings.nwb import read_nwb
 from memload.formats.recordings.spikeglx import read_spikeglx
 from memload.formats.recordings.temporaldata import read_temporaldata
@@ -131,11 +135,100 @@ def open_spikeglx(path: str | os.PathLike[str], *, fields: Sequence[str] | None 
     return _recording(read_spikeglx(Path(path), fields))
 
 
+def open_nifti(path: str | os.PathLike[str], *, tr: float | None = None) -> Recording:
+    """Return the recording in a NIfTI file, such as a run of fMRI; volumes are read in place from a .nii file.
+
+    Its field has a row for each volume, (z, y, x): the transpose of nibabel's ``img.dataobj[..., t]``. It is called by
+    the suffix of a BIDS name, such as "bold", else "volumes". `Recording.casts` applies scl_slope and scl_inter. A file
+    with a BIDS name, such as ``sub-01_task-rest_bold.nii``, has the RepetitionTime of the .json files that apply to it,
+    and the events of its ``_events.tsv`` as the intervals "events"; others have the time of their header.
+
+    Args:
+        path: the file, NIfTI-1 or NIfTI-2.
+        tr: seconds from one volume to the next, where side-car and header do not say it, or say it wrongly.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: it is compressed, or in the byte order of other machines (`memload.write_nifti` decodes it once);
+            it is damaged or has one volume alone; nothing says when volumes were taken; or a side-car is damaged.
+
+    Example:
+        >>> import memload
+        >>> run = memload.open_nifti("sub-01_task-rest_bold.nii")  # doctest: +SKIP
+        >>> loader = memload.FastLoader(run.slices(20.0, hop=2.0), 8, cast=run.casts)  # doctest: +SKIP
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise FileNotFoundError(f"{place}: {nothing_at(place)}")
+    return _recording(in_place(run_of(place, tr)))
+
+
+def open_bids(
+    path: str | os.PathLike[str],
+    *,
+    subject: Entity = None,
+    session: Entity = None,
+    task: Entity = None,
+    run: Entity = None,
+    suffix: str = "bold",
+    raw: str | os.PathLike[str] | None = None,
+    **entities: Entity,
+) -> dict[str, Recording]:
+    """Return the runs in a folder of BIDS, each as `open_nifti` opens it, by the names of their files.
+
+    The folder is a data set, such as one of OpenNeuro or ``derivatives/fmriprep``, or a subject or session in it; or
+    the folder in which `memload.write_nifti` wrote such runs.
+
+    Args:
+        path: the folder.
+        subject, session, task, run: which runs: the value that their names have, such as "01", or several in a list. A
+            number is the value without leading zeros.
+        suffix: the suffix of the runs.
+        raw: the data set from which the one at `path` was derived, whose events and side-cars are used where it has
+            none of its own.
+        entities: further parts of names, by their keys, such as space="MNI152NLin2009cAsym", desc="preproc", echo=1.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no such folder.
+        FormatError: it has no runs, or one that is chosen cannot be opened; the message says why.
+        KeyError: no run has such a value; the message lists those that are there.
+
+    Example:
+        >>> import memload
+        >>> runs = memload.open_bids("ds000114/", task="fingerfootlips", session=["test", "retest"])  # doctest: +SKIP
+        >>> parts = [one.slices(20.0, hop=5.0) for one in runs.values()]  # doctest: +SKIP
+        >>> train = memload.concat(parts)  # doctest: +SKIP
+    """
+    place = Path(path)
+    if not place.exists():
+        raise FileNotFoundError(f"{place}: {nothing_at(place)}")
+    if not place.is_dir():
+        raise NotADirectoryError(f"{place}: a file; open_bids takes the folder of a data set, and open_nifti one run")
+    wanted = {"subject": subject, "session": session, "task": task, "run": run, **entities}
+    found = runs_in(place, suffix)
+    chosen = chosen_runs(place, found or _written_runs(place), suffix, wanted)
+    if packed := [one for one in chosen.values() if is_nifti(one) and is_compressed(one)]:
+        raise FormatError(
+            f"{place}: {len(packed):,} of {len(chosen):,} runs are compressed by gzip, such as {packed[0].name}; "
+            f"decode them once: memload write {place} DST, or memload.write_nifti, and open DST by memload.open_bids"
+        )
+    beside = None if raw is None else Path(raw)
+    return {
+        name: _recording(in_place(run_of(one, raw=beside))) if is_nifti(one) else open_recording(one)
+        for name, one in chosen.items()
+    }
+
+
+def _written_runs(place: Path) -> list[Path]:
+    """Return the recordings in a folder whose names are those of BIDS."""
+    return sorted(one for one in place.iterdir() if name_of(one) is not None and holds_recording(one))
+
+
 def open_recording(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
     """Return the recording at `path`, whatever its format.
 
-    That is a folder that `memload.write` made of one, or what `open_nwb`, `open_experanto`,
-    `open_temporaldata` or `open_spikeglx` opens.
+    That is a folder that `memload.write` made of one, or what `open_nwb`, `open_experanto`, `open_temporaldata`,
+    `open_spikeglx` or `open_nifti` opens.
 
     Rows stay where they are. `memload.open` returns the recording of such a folder, too.
 

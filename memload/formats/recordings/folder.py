@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload.columns.clocks import Clock
-from memload.columns.fields import Field
 from memload.columns.intervals import Intervals
 from memload.columns.spikes import Spikes, Units
 from memload.errors import ShardFormatError
@@ -36,12 +35,17 @@ Arrays = dict[str, NDArray[Any]]
 """The arrays of times.npz by name."""
 
 
-def described(found: Found) -> tuple[dict[str, Any], Arrays, dict[str, str]]:
-    """Return recording.json, the arrays of times.npz, and the folder of each field with rows."""
+def described(found: Found) -> tuple[dict[str, Any], Arrays]:
+    """Return recording.json, and the arrays of times.npz.
+
+    A clock without a field is that of rows which are decoded while they are written.
+    """
     arrays: Arrays = {}
-    folders = _folders([name for name, one in found.fields.items() if isinstance(one, Field)])
+    names = list(dict.fromkeys([*found.fields, *found.clocks]))
+    folders = folders_of([name for name in names if name in found.clocks])
     fields = {}
-    for number, (name, one) in enumerate(found.fields.items()):
+    for number, name in enumerate(names):
+        one = found.fields.get(name)
         if isinstance(one, Spikes):
             fields[name] = _of_spikes(one, f"spikes/{number}", arrays)
         else:
@@ -62,11 +66,11 @@ def described(found: Found) -> tuple[dict[str, Any], Arrays, dict[str, str]]:
         "scales": {name: list(scale) for name, scale in found.scales.items()},
         "left_out": found.left_out,
     }
-    return document, arrays, folders
+    return document, arrays
 
 
-def _folders(names: Sequence[str]) -> dict[str, str]:
-    """Return a folder for each name of a field: the name, without what a folder may not have."""
+def folders_of(names: Sequence[str]) -> dict[str, str]:
+    """Return a folder for each name of a field with rows: the name, without what a folder may not have."""
     folders: dict[str, str] = {}
     for name in names:
         plain = "".join(letter if letter.isalnum() or letter in "-_ " else "_" for letter in name)

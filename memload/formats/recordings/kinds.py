@@ -9,6 +9,7 @@ from memload.formats.paths import nothing_at
 from memload.formats.recordings.experanto import is_experanto, read_experanto
 from memload.formats.recordings.folder import holds_recording, read_folder
 from memload.formats.recordings.found import Found
+from memload.formats.recordings.nifti import is_run, read_nifti
 from memload.formats.recordings.nwb import is_nwb, read_nwb
 from memload.formats.recordings.spikeglx import is_spikeglx, read_spikeglx
 from memload.formats.recordings.temporaldata import is_temporaldata, read_temporaldata
@@ -21,6 +22,7 @@ KINDS: tuple[tuple[str, Callable[[Path], bool], Reader], ...] = (
     ("an NWB file", is_nwb, read_nwb),
     ("a folder of experanto", is_experanto, read_experanto),
     ("a .bin file of SpikeGLX with its .meta file", is_spikeglx, read_spikeglx),
+    ("a NIfTI file of several volumes", is_run, read_nifti),
     ("an HDF5 file of temporaldata", is_temporaldata, read_temporaldata),
 )
 """For each kind its name, a test whether a path has it, and its reader."""

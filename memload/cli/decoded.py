@@ -1,0 +1,80 @@
+"""What `memload write` decodes once into recordings, and the options that it takes for each kind."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memload.casts.rule import Cast
+from memload.cli.cast_options import cast_of
+from memload.dataset.recordings.recording import Recording
+from memload.formats.paths import is_remote, paths_of
+from memload.formats.recordings.bids import is_bids
+from memload.formats.recordings.nifti import is_run
+from memload.writing.nifti import write_nifti
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Files of one kind.
+
+    Attributes:
+        what: their name, for messages.
+        takes: whether a path is one of them.
+        options: the options that apply to them, beside those of all targets and `codec`.
+        write: writes such files to a folder; it gets the folder, the files, the options, and those of all targets.
+    """
+
+    what: str
+    takes: Callable[[Path], bool]
+    options: Sequence[str]
+    write: Callable[[str, list[Path], argparse.Namespace, dict[str, Any]], dict[str, Recording]]
+
+
+def decoder_of(sources: Sequence[str]) -> tuple[Decoder, list[Path]] | None:
+    """Return what decodes all of these sources, and their paths; None unless there is one."""
+    if any(is_remote(source) or (not Path(source).exists() and "=" in source) for source in sources):
+        return None  # NAME=PATH is a field
+    paths = [path for source in sources for path in paths_of(source)]
+    if not paths or not all(path.exists() for path in paths):
+        return None
+    return next(((one, paths) for one in DECODERS if all(map(one.takes, paths))), None)
+
+
+def _write_nifti(
+    target: str, paths: list[Path], options: argparse.Namespace, given: dict[str, Any]
+) -> dict[str, Recording]:
+    cast = _only("--cast", options.cast)
+    return write_nifti(
+        target,
+        paths,
+        mask=_only("--mask", options.mask),
+        cast=None if cast is None else _dtype(cast),
+        tr=options.tr,
+        raw=options.raw,
+        **given,
+    )
+
+
+def _only(option: str, given: Sequence[str] | None) -> str | None:
+    """Return the one value of an option that may be repeated for sources of other kinds."""
+    if given is not None and len(given) > 1:
+        raise ValueError(
+            f"{option} is given once for NIfTI files, whose recordings have one field; got {' '.join(given)}"
+        )
+    return given[0] if given else None
+
+
+def _dtype(text: str) -> Any:
+    cast = cast_of(text, "--cast")
+    if cast != Cast(cast.dtype):
+        raise ValueError(f"--cast is a dtype for NIfTI files, whose header states scale and offset; got {text}")
+    return cast.dtype
+
+
+DECODERS = (
+    Decoder("NIfTI files", lambda path: is_run(path) or is_bids(path), ("mask", "cast", "tr", "raw"), _write_nifti),
+)
