@@ -31,7 +31,8 @@ REFERENCE = {
     "Graphs": "open_graphs from_graphs write_graphs GraphDataset GraphBatch graph_collate",
     "Casts and augmentation": "Cast Augment cast_stim",
     "Samplers": "WeightedSampler MixingSampler BudgetBatchSampler BlockShuffle",
-    "Writing": "write ShardWriter write_part WrittenPart seal ShardSink Codec verify Damage write_images write_nifti score",
+    "Writing": "write ShardWriter write_part WrittenPart seal ShardSink Codec verify Damage write_images write_nifti "
+    "score",
     "Tiers and devices": "Tier to_device offload Offloaded",
     "Planning": "plan Plan DatasetShape MemoryBudget StaticBytes compute_batch_size fit FitAdvice FitOption probe "
     "ProbeReport",

@@ -53,8 +53,8 @@ def open(  # noqa: A001 - users call it memload.open
 
     Args:
         path: a directory of shards, a .npy or .npz file, a .safetensors file, a file of torch.save, an HDF5 file, a
-            Zarr array or group, a NIfTI file, an Arrow file, a directory of Hugging Face's `save_to_disk`, or, with `dtype` and
-            `shape`, a file of bare rows. Several paths in a list, or all files that match a pattern such as
+            Zarr array or group, a NIfTI file, an Arrow file, a directory of Hugging Face's `save_to_disk`, or, with
+            `dtype` and `shape`, a file of bare rows. Several paths in a list, or all files that match a pattern such as
             "betas_session*.hdf5", form one dataset, the rows of one file after those of another; numbers in matching
             names are sorted as numbers. A pattern with names in braces, such as "betas_session{session:d}.hdf5", adds a
             field of that name, whose value is that part of the file's name: {session:d} is a whole number (int64),
