@@ -25,10 +25,13 @@ from memload.cli.measure import Spread, in_turn, ratio
 from memload.dataset.dataset import Dataset
 from memload.device.cuda_module import cuda_state
 from memload.device.devices import device_of
+from memload.engine.request import EngineOptions
 
 TURN_SECONDS = 2e-3  # a turn repeats a short call until it lasts about this long
 EPOCH_SECONDS = 0.6  # what is timed by the clock lasts at least half a second, and is planned for this
 MB = 1 << 20
+# What a loader to the GPU may be told otherwise: what wakes its threads, and what waits for the bus, costs it time.
+VARIED = {"8 threads": EngineOptions(threads=8), "8 batches ahead": EngineOptions(depth=8)}
 # What nvidia-smi says of the bus; "current" is the least while nothing is copied.
 SMI_FIELDS = ("driver_version", "pcie.link.gen.current", "pcie.link.gen.max")
 SMI_FIELDS += ("pcie.link.width.current", "pcie.link.width.max", "clocks.max.memory", "power.limit")

@@ -9,10 +9,12 @@ thread does for a batch, and how fast RAM is pinned at all.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 from gpu_common import (
     MB,
+    VARIED,
     GpuBench,
     PinnedCopies,
     clocked,
@@ -42,8 +44,11 @@ def table_of(nbytes: int) -> Dataset:
     return memload.from_arrays(x=random_bytes(STORED * nbytes // ROWS).view(STORED, -1)).only("x")
 
 
-def loader_of(rows: Dataset, device: torch.device | None) -> memload.FastLoader[torch.Tensor]:
-    return memload.FastLoader(rows, ROWS, device=device, num_workers=default_threads(), persistent_workers=True)
+def loader_of(
+    rows: Dataset, device: torch.device | None, options: memload.EngineOptions | None = None
+) -> memload.FastLoader[torch.Tensor]:
+    kept = {"num_workers": default_threads(), "persistent_workers": True}
+    return memload.FastLoader(rows, ROWS, device=device, options=options, **kept)
 
 
 def through(loader: memload.FastLoader[torch.Tensor]) -> None:
@@ -57,20 +62,26 @@ def measure(bench: GpuBench, nbytes: int) -> None:
     compare(({"x": x} for x in loader_of(some, bench.device)), ({"x": x} for x in loader_of(some, None)), bench.device)
     copies = PinnedCopies(nbytes, bench.device, quick=bench.args.quick)
     batches = 4 if bench.args.quick else max(8, times_to_last(copies.seconds(), quick=False))
-    loader = loader_of(lengthened(table, ROWS // STORED * batches), bench.device)
+    rows = lengthened(table, ROWS // STORED * batches)
+    loader = loader_of(rows, bench.device)
     through(loader)
+    varied = {name: loader_of(rows, bench.device, options) for name, options in VARIED.items()}
     ordinary = random_bytes(nbytes)
     thread: list[float] = []  # CPU seconds of the loop's thread, of a batch
 
+    def timed(one: memload.FastLoader[torch.Tensor]) -> float:
+        return clocked(lambda: through(one), bench.device) / batches
+
     def ours() -> float:
         begun = time.thread_time()
-        seconds = clocked(lambda: through(loader), bench.device)
+        seconds = timed(loader)
         thread.append((time.thread_time() - begun) / batches)
-        return seconds / batches
+        return seconds
 
     times = in_turn(
         {
             "loader": ours,
+            **{name: partial(timed, one) for name, one in varied.items()},
             "plain": copies.seconds,
             "ordinary": lambda: clocked(lambda: [ordinary.to(bench.device) for _ in range(4)], bench.device) / 4,
         },
@@ -82,6 +93,8 @@ def measure(bench: GpuBench, nbytes: int) -> None:
     target = WANTED.get(nbytes // MB, 0.95)
     stats = str(loader.stats())
     bench.judge(case, "the loader's copies, share of a plain loop's", share, target, gb_per_s=rates, stats=stats)
+    for name in varied:
+        bench.judge(case, f"with {name}, share of a plain loop's", ratio(times["plain"], times[name]), None)
     busy = Spread.of(seconds * 1e6 for seconds in thread)
     bench.judge(case, "us of CPU time of the loop's thread for a batch", busy, 25, at_most=True)
     bench.judge(case, "GB/s of plain pinned copies", rates["plain"], None)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from gpu_common import (
     EPOCH_SECONDS,
+    VARIED,
     GpuBench,
     PinnedCopies,
     clocked,
@@ -44,7 +45,12 @@ TRIAL_SECONDS = 1.0
 
 
 def loader_of(
-    case: Case, device: torch.device, ds: Dataset | None = None, *, batch_size: int | None = None
+    case: Case,
+    device: torch.device,
+    ds: Dataset | None = None,
+    *,
+    batch_size: int | None = None,
+    options: memload.EngineOptions | None = None,
 ) -> memload.FastLoader[dict[str, torch.Tensor]]:
     return memload.FastLoader(
         case.workload.open(case.folder) if ds is None else ds,
@@ -56,6 +62,7 @@ def loader_of(
         device=device,
         num_workers=os.cpu_count() or 1,
         persistent_workers=True,
+        options=options,
     )
 
 
@@ -172,9 +179,12 @@ class Measured:
             best = ceiling.best()
             return best.seconds / best.batches
 
+        longer = lengthened(self.ds, self.passes)
+        varied = {name: loader_of(case, self.device, longer, options=options) for name, options in VARIED.items()}
         times = self.rounds(
             {
                 "loader": self.seconds,
+                **{name: lambda one=one: through(one, self.device) / self.batches for name, one in varied.items()},
                 "gather": gather,
                 "copy": copies.seconds,
                 "copy of own memory": own.seconds,
@@ -187,6 +197,9 @@ class Measured:
         limit = "copying" if median(times["copy"]) > median(times["gather"]) else "gathering"
         figures = {"gb_per_s": rates, "stats": str(self.loader.stats())}
         self.bench.judge(case.name, f"the loader, share of {limit}", share, 0.90, **figures)
+        for name in varied:
+            found = Spread.of(limit / ours for limit, ours in zip(slower, times[name], strict=True))
+            self.bench.judge(case.name, f"with {name}, share of {limit}", found, None)
         for name in ("copy", "gather", "copy of own memory"):
             self.bench.judge(case.name, f"GB/s of {name} alone", rates[name], None)
         buffers = Spread.of(self.batch_bytes / s / 1e9 for s in own.by_buffer())
