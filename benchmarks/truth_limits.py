@@ -24,7 +24,7 @@ from memload.memory.budget import process_bytes
 
 STEPS, ROWS, LENGTH, FEATURES = 20, 8192, 64, 64
 GRAPHS = 6000  # more than a batch has
-SAMPLE = {"GAT": {"2.5 GB": 256}}  # of the sample without a loader; 256 graphs have about the mean of all
+SAMPLE = {"GAT": 256}  # rows of the sample without a loader, else 16: so many graphs have about the mean of all
 LIMITS = {"0.5 GB": 500_000_000, "1.2 GB": 1_200_000_000, "2.5 GB": 2_500_000_000}
 
 
@@ -185,9 +185,7 @@ def case(model: str, limit: str, *, loads: bool, as_it_is: bool = False, share: 
     of_it = "" if share is None else f", {share} of what is free"
     return Case(
         f"limit: {model}, {limit}{heap}{of_it}, {'with' if loads else 'without'} a loader",
-        functools.partial(
-            run, model=model, loads=loads, share=share or 0.9, sample=SAMPLE.get(model, {}).get(limit, 16)
-        ),
+        functools.partial(run, model=model, loads=loads, share=share or 0.9, sample=SAMPLE.get(model, 16)),
         make=functools.partial(make_graphs, graphs=GRAPHS) if model == "GAT" else make_rows,
         limit=LIMITS[limit],
         environment={} if as_it_is else BLOCKS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import weakref
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from memload._core import RowCache, free_spares
 from memload.engine.tiers.pressure import caches_of
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES
 from memload.memory.arenas import private_bytes
+from memload.memory.budget import trim_heap
 
 
 class OwnMemory:
@@ -69,10 +69,3 @@ def shrink(loaders: Iterable[Any], caches: Iterable[RowCache]) -> None:
     free_spares()
     gc.collect()
     trim_heap()
-
-
-def trim_heap() -> None:
-    """Return free memory that the C library keeps to the system."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)

@@ -15,7 +15,7 @@ import torch
 
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
-from memload.planning.batch_size import BatchSizeRequest
+from memload.planning.batch_size_request import BatchSizeRequest
 from memload.planning.gpu_account import Counted, Training, gpu_lines, loop_batches
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.recomputing import checkpointed

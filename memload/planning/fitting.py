@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from memload.planning.batch_size import BatchSizeRequest, setting_of
+from memload.planning.batch_size_request import BatchSizeRequest, setting_of
 from memload.planning.compiling import CompiledStep, compiled_step
 from memload.planning.fit_bytes import Way, largest_within
 from memload.planning.frozen import frozen_parts, weights_of, window_of

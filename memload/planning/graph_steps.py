@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from memload.memory.budget import memory
-from memload.planning.allocations import Allocations
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.measuring import measured
 from memload.planning.model_bytes import activation_bytes
@@ -106,8 +105,8 @@ class GraphStep:
                     with here.autocast():
                         return loss(given)
 
-                return self._scaled(run, batch, free) if self.scales else self._as_it_is(run, batch, free)
-        except torch.OutOfMemoryError as error:
+                return self._scaled(run, batch) if self.scales else self._as_it_is(run, batch, free)
+        except (MemoryError, torch.OutOfMemoryError) as error:
             raise ValueError(
                 f"a step with {self.described} takes more than the {format_size(free)} that are free here: give a "
                 "batch of fewer graphs as sample=, from which the plan of batch_size= is scaled"
@@ -146,10 +145,9 @@ class GraphStep:
         found = activation_bytes(lambda: loss(batch), self.modules, accumulating=self.accumulating, limit=free)
         return found.peak_with_gradients
 
-    def _scaled(self, loss: Callable[[Any], Any], batch: Any, free: int) -> int:
+    def _scaled(self, loss: Callable[[Any], Any], batch: Any) -> int:
         kind = kind_of(batch)
-        with Allocations(free):
-            found = measured(kind, [loss], self.modules)
+        found = measured(kind, [loss], self.modules)
         curve = found.accumulating if self.accumulating else found.step
         if self.spread is not None:
             return max(curve.at(*counts) for counts in self.spread.counts)

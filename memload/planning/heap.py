@@ -6,7 +6,17 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 
+from memload.memory.budget import local_processes, memory_to_take, trim_heap
 from memload.planning.curves import Curve
+
+
+def free_to_take() -> int:
+    """Return the bytes that this process may still take, after what its heap and ended passes keep has gone back.
+
+    Steps of training use what the heap keeps, so it is free for them; `HEAP` counts what stays unused.
+    """
+    trim_heap()
+    return memory_to_take().free_for(local_processes())
 
 
 def heap_keeps_tensors(environment: Mapping[str, str] = os.environ) -> bool:

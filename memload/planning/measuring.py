@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,17 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memload.planning.allocations import nbytes_of
+from memload.device.memory import gpu_memory
+from memload.planning.allocations import is_out_of_memory, nbytes_of
+from memload.planning.batch_parts import parts_of_kind
 from memload.planning.curves import Curve, curve_of, through
+from memload.planning.heap import free_to_take
 from memload.planning.model_bytes import ActivationBytes, Loss, observed
 from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, left_as_they_were
 from memload.planning.variants import Kind, converted, tensors_of
+
+SHARE = 0.9
+"""Of the free bytes, the share that steps may take which are run to be measured."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,16 @@ class Measured:
     held: Curve
     gradients: int
 
+    def peak_of_variants(self, kind: Kind, times: float) -> int:
+        """Return the most bytes that a step with a variant of a sample takes, with the variant itself.
+
+        Args:
+            kind: whose variants have at most twice the counts of the sample.
+            times: how many times bytes count that the C library's heap keeps.
+        """
+        twice = [2 * count for count in kind.counts]
+        return self.step.in_heap(times, *twice) + math.ceil(times * self.inputs.at(*twice))
+
 
 def measured(
     kind: Kind,
@@ -48,8 +65,13 @@ def measured(
     teachers: Sequence[torch.nn.Module] = (),
     *,
     on_cpu: bool = False,
+    room: int = 0,
+    times: float = 1.0,
 ) -> Measured:
     """Run steps with a few small batches on the models' device; afterwards models and generators are as before.
+
+    Of graphs and ragged rows, the first steps are with a few of the sample, and larger ones are run only where they fit
+    by what smaller ones took. So the result may be that of a part of the sample.
 
     Args:
         kind: makes the batches.
@@ -57,16 +79,61 @@ def measured(
         models: the models that train.
         teachers: models that only run forward.
         on_cpu: whether training will run on a CPU.
+        room: the bytes that a step with a part of the sample may take by that prediction; 0: `SHARE` of what is free
+            where the models are, which is the bound in any case.
+        times: how many times bytes count that the C library's heap keeps.
+
+    Raises:
+        MemoryError: a step with the least part takes more than is free.
     """
     modules = [*models, *teachers]
     weights = [*_parameters(models), *_other_weights(models, teachers)]
+    limit: int | None = None
 
     def run(batch: Any) -> ActivationBytes:
         given = [*weights, *tensors_of(batch)]
-        return observed(_bound(losses, batch), _parameters(models), given, on_cpu=on_cpu)
+        return observed(_bound(losses, batch), _parameters(models), given, on_cpu=on_cpu, limit=limit)
 
+    found: Measured | None = None
     with left_as_they_were(modules):
-        return _through(kind, lambda batch: batch, run)
+        for part in parts_of_kind(kind):
+            if kind.runs_sample:  # asked again for each part, since the heap may keep what the last one took
+                free = int(SHARE * free_where(modules))
+                limit = int(free / times)
+                if found is not None and found.peak_of_variants(part, times) > min(free, room or free):
+                    break
+            try:
+                found = _of_part(part, run, is_whole=part is kind) or found
+            except MemoryError:
+                if found is None:
+                    raise
+                break
+    assert found is not None  # steps with the whole sample ran or raised
+    return found
+
+
+def _of_part(part: Kind, run: Callable[[Any], ActivationBytes], *, is_whole: bool) -> Measured | None:
+    """Return the bytes of steps with a part of a sample; None if they fail, as norms over few graphs do.
+
+    Raises:
+        MemoryError: they take more than is free.
+    """
+    try:
+        return _through(part, lambda batch: batch, run)
+    except Exception as error:
+        if is_out_of_memory(error) and part.runs_sample:
+            counts = ", ".join(f"{count:,} {unit}" for count, unit in zip(part.counts, part.units, strict=True))
+            raise MemoryError(f"a step with {counts} takes more than is free: {error}") from error
+        if is_whole:
+            raise
+    return None
+
+
+def free_where(modules: Sequence[torch.nn.Module]) -> int:
+    """Return the bytes that this process can still take on the device of its models."""
+    device = next((p.device for module in modules for p in module.parameters()), torch.device("cpu"))
+    gpu = gpu_memory(device) if device.type == "cuda" else None
+    return gpu.available if gpu else free_to_take()
 
 
 def without_memory(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -38,6 +38,10 @@ class Kind(Protocol):
     def counts(self) -> tuple[int, ...]:
         """The counts of the sample, one for each unit."""
 
+    @property
+    def runs_sample(self) -> bool:
+        """Whether `variants` has the whole sample, and batches of twice its counts, however large it is."""
+
     def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield (counts, batch), enough of them to determine all terms."""
 
@@ -56,6 +60,7 @@ class PlainBatches:
     rows: int
     units: tuple[str, ...] = ("rows",)
     sizes: tuple[int, ...] = (2, 3, 4, 5)
+    runs_sample: ClassVar[bool] = False
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -83,6 +88,7 @@ class RaggedBatches:
     sample: Any
     counts: tuple[int, ...]
     units: tuple[str, ...] = ("rows", "items")
+    runs_sample: ClassVar[bool] = True
 
     def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the sample; its rows twice; and as many rows of twice the length."""
@@ -95,6 +101,13 @@ class RaggedBatches:
         """Return 1, rows and items."""
         return _linear_terms(counts)
 
+    def first(self, rows: int) -> RaggedBatches:
+        """Return the batches of the first rows of the sample."""
+        sample = _with_changed(self.sample, lambda one: _ragged_first(one, self.counts[0], rows), self.counts[0], rows)
+        found = kind_of(sample)
+        assert isinstance(found, RaggedBatches)
+        return found
+
 
 @dataclass(frozen=True)
 class GraphBatches:
@@ -103,6 +116,7 @@ class GraphBatches:
     sample: Any
     counts: tuple[int, ...]
     units: tuple[str, ...] = ("graphs", "nodes", "edges")
+    runs_sample: ClassVar[bool] = True
 
     def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the sample; its graphs twice; its edges twice; and its nodes with as many that have no edges."""
@@ -116,9 +130,14 @@ class GraphBatches:
         """Return 1, graphs, nodes and edges."""
         return _linear_terms(counts)
 
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the sample by name."""
+        return _attributes(self.sample)
+
     def each_graph(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the nodes and the edges of each graph, int64 (graphs,); None if the sample has no values."""
-        attributes = _attributes(self.sample)
+        attributes = self.attributes
         ptr, edge_index = attributes.get("ptr"), attributes.get("edge_index")
         if ptr is None or ptr.is_meta or edge_index is None:
             return None
@@ -126,19 +145,29 @@ class GraphBatches:
         of_edges = np.searchsorted(ends[1:], edge_index[0].cpu().numpy(), side="right")
         return np.diff(ends), np.bincount(of_edges, minlength=len(ends) - 1)
 
-    def _altered(self, graphs: int, nodes: int, edges: int) -> Any:
-        """Return the sample with each count multiplied."""
-        attributes = _attributes(self.sample)
-        times = {"graphs": graphs, "nodes": nodes, "edges": edges}
-        made = {name: self._multiplied(name, value, times) for name, value in attributes.items()}
+    def level(self, name: str, length: int) -> str | None:
+        """Return the unit of an attribute of this name and length, "graphs", "nodes" or "edges"; None: another."""
+        graphs, nodes, edges = self.counts
+        if along_last(name) or ("edge" in name and length == edges):
+            return "edges"
+        return {graphs: "graphs", edges: "edges", nodes: "nodes"}.get(length)
+
+    def of_attributes(self, attributes: Mapping[str, Any], graphs: int) -> Any:
+        """Return a batch like the sample, of so many graphs, with these attributes."""
         if isinstance(self.sample, GraphBatch):
-            return GraphBatch.of(made)
+            return GraphBatch.of(attributes)
         other = copy.copy(self.sample)
-        for name, value in made.items():
+        for name, value in attributes.items():
             setattr(other, name, value)
         if hasattr(self.sample, "_num_graphs"):
-            other._num_graphs = graphs * self.counts[0]
+            other._num_graphs = graphs
         return other
+
+    def _altered(self, graphs: int, nodes: int, edges: int) -> Any:
+        """Return the sample with each count multiplied."""
+        times = {"graphs": graphs, "nodes": nodes, "edges": edges}
+        made = {name: self._multiplied(name, value, times) for name, value in self.attributes.items()}
+        return self.of_attributes(made, graphs * self.counts[0])
 
     def _multiplied(self, name: str, value: Any, times: Mapping[str, int]) -> Any:
         many_graphs, many_nodes, _ = self.counts
@@ -156,18 +185,11 @@ class GraphBatches:
             further = [value + step * k if step else value.new_full(value.shape, many_graphs - 1) for k in (1,)]
             return torch.cat([value, *further]) if times["nodes"] > 1 else value
         axis = value.ndim - 1 if along_last(name) else 0
-        level = self._level(name, value.shape[axis])
+        level = self.level(name, value.shape[axis])
         if level is None or times[level] == 1:
             return value
         shift = many_nodes if along_last(name) and times["graphs"] > 1 else 0
         return torch.cat([value, value + shift if shift else value], dim=axis)
-
-    def _level(self, name: str, length: int) -> str | None:
-        """Return the unit of an attribute of this name and length, "graphs", "nodes" or "edges"; None: another."""
-        graphs, nodes, edges = self.counts
-        if along_last(name) or ("edge" in name and length == edges):
-            return "edges"
-        return {graphs: "graphs", edges: "edges", nodes: "nodes"}.get(length)
 
 
 def kind_of(sample: Any) -> Kind:
@@ -314,6 +336,13 @@ def _ragged_twice(one: Any, rows: int) -> Any:
         return _repeated(one, rows, 2 * rows)
     values, offsets = _values(one), _offsets(one)
     return _like(one, torch.cat([values, values], dim=_axis(one)), torch.cat([offsets, offsets[1:] + offsets[-1]]))
+
+
+def _ragged_first(one: Any, rows: int, wanted: int) -> Any:
+    if not _is_ragged(one):
+        return _repeated(one, rows, wanted)
+    offsets = _offsets(one)[: wanted + 1]
+    return _like(one, _values(one).narrow(_axis(one), 0, int(offsets[-1])), offsets)
 
 
 def _ragged_longer(one: Any, rows: int) -> Any:  # noqa: ARG001 - the signature of _ragged_twice

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 import memload
 from memload.planning import allocations
 from memload.planning.allocations import Timeline
-from memload.planning.batch_size import peak_of, setting_of
+from memload.planning.batch_size import peak_of
+from memload.planning.batch_size_request import setting_of
 from memload.planning.curves import Each
 from memload.planning.heap import heap_keeps_tensors
 from memload.planning.library_bytes import RECURRENT

@@ -1,0 +1,191 @@
+"""The checked arguments of `compute_batch_size`, and what of a device's memory does not depend on the batch size."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from memload.device.memory import CONTEXT, gpu_memory
+from memload.planning.allocations import HEAP, nbytes_of
+from memload.planning.gpus import gpu_here_has_bf16, parse_gpu
+from memload.planning.graph_spread import SURE, GraphMeans
+from memload.planning.heap import free_to_take, heap_keeps_tensors
+from memload.planning.loader_slots import last_batch_of, slots_of
+from memload.planning.memory_budget import StaticBytes
+from memload.planning.model_bytes import ModelBytes, Modules, Optimizers, model_bytes, modules_of, optimizers_of
+from memload.planning.steps import LossOf, losses_of, precision_of
+from memload.planning.variants import Kind, kind_of, tensors_of
+from memload.sizes import parse_size
+
+_MOST = 1 << 20  # rows, the bound where none is given
+
+
+@dataclass(frozen=True)
+class BatchSizeRequest:
+    """The checked arguments of `compute_batch_size`, and the bytes that do not depend on the batch size.
+
+    Attributes:
+        models, optimizers, teachers: the models that train, their optimizers, and the models that only run forward.
+        losses: functions of a batch, in turn.
+        kind: the way in which batches are counted and resized.
+        device: the device whose memory is planned.
+        total: the bytes of its memory.
+        is_free_here: whether `total` is the free RAM of this machine, rather than a given limit or a GPU's size.
+        heap: how many times the bytes of a step count, for what the C library keeps of freed tensors.
+        half: the precision of 16 bits that the device computes in.
+        graphs: the mean graph, and how much graphs differ; None for other batches.
+        own: weights, gradients and optimizers of the models.
+        static: all bytes that do not depend on the batch size.
+        target_utilization: the share of `total` to be used.
+        accumulate: micro-batches of a step.
+        slots: the loader's slots, as a curve.
+        last_batch: returns the rows of the short batch that ends an epoch, 0 if there is none.
+        counts_inputs: whether a batch takes memory beside the loader's slots.
+        least, most: the bounds of the batch size.
+    """
+
+    models: Sequence[torch.nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer]
+    teachers: Sequence[torch.nn.Module]
+    losses: Sequence[LossOf]
+    kind: Kind
+    device: torch.device
+    total: int
+    own: ModelBytes
+    static: StaticBytes
+    target_utilization: float
+    accumulate: int
+    slots: Callable[[int], int]
+    counts_inputs: bool
+    least: int
+    most: int
+    is_free_here: bool = False
+    heap: float = 1.0
+    half: str = "bf16"
+    graphs: GraphMeans | None = None
+    last_batch: Callable[[int], int] = lambda _: 0
+
+    def counts(self, size: int, probability: float = SURE) -> tuple[float, ...]:
+        """Return the counts of a batch of so many samples; see `GraphMeans.counts`."""
+        if self.graphs is not None:
+            return self.graphs.counts(size, probability)
+        return tuple(size * count / max(1, self.kind.counts[0]) for count in self.kind.counts)
+
+    @property
+    def room(self) -> int:
+        """Bytes for gradients, activations and the loader."""
+        return int(self.total * self.target_utilization) - self.static.total + self.own.gradients
+
+
+def setting_of(
+    model: Modules,
+    sample: Any,
+    device: torch.device | str | None = None,
+    *,
+    loss: LossOf | Sequence[LossOf] | None = None,
+    optimizer: Optimizers = None,
+    teacher: Modules | None = None,
+    limit: int | str | None = None,
+    target_utilization: float = 0.9,
+    min_batch_size: int = 1,
+    max_batch_size: int | None = None,
+    precision: torch.dtype | str | None = None,
+    accumulate: int = 1,
+    loader: Any = None,
+) -> BatchSizeRequest:
+    """Return the checked arguments of `compute_batch_size`."""
+    models, teachers = modules_of(model), [] if teacher is None else modules_of(teacher)
+    optimizers = optimizers_of(optimizer)
+    if not 0 < target_utilization <= 1:
+        raise ValueError(f"target_utilization is a share of the memory, above 0 and up to 1; got {target_utilization}")
+    least, most = _bounds(min_batch_size, max_batch_size)
+    if accumulate < 1:
+        raise ValueError(f"accumulate is the number of batches of a step: at least 1, got {accumulate}")
+    here = device_of(models)
+    target = torch.device(device) if device is not None else here
+    own = model_bytes(models, optimizers, device_type=target.type)
+    own = replace(own, params=own.params + nbytes_of(_outside(optimizers, [*models, *teachers])))
+    teaching = model_bytes(teachers).weights if teachers else 0
+    total, context = memory_of(target, here, limit, own.weights + teaching)
+    static = StaticBytes(
+        own.params, own.embeddings, own.buffers, own.gradients, own.buckets, own.optimizer, teaching, context
+    )
+    kind = kind_of(sample)
+    slots, in_slots = slots_of(loader, target, nbytes_of(tensors_of(sample)) / max(1, kind.counts[0]))
+    return BatchSizeRequest(
+        models=models,
+        optimizers=optimizers,
+        teachers=teachers,
+        losses=losses_of(models, loss, teachers, precision_of(precision), "cpu" if here.type == "meta" else here.type),
+        kind=kind,
+        device=target,
+        total=total,
+        own=own,
+        static=static,
+        target_utilization=target_utilization,
+        accumulate=accumulate,
+        slots=slots,
+        counts_inputs=not in_slots,
+        least=least,
+        most=most,
+        is_free_here=target.type == "cpu" and limit is None,
+        heap=HEAP if target.type == "cpu" and limit is None and heap_keeps_tensors() else 1.0,
+        half=_half_of(target, limit),
+        graphs=GraphMeans.of(kind, loader),
+        last_batch=functools.partial(last_batch_of, loader),
+    )
+
+
+def _bounds(least: int, most: int | None) -> tuple[int, int]:
+    for name, value in (("min_batch_size", least), ("max_batch_size", most)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be an integer from 1 on, got {value!r}")
+    top = _MOST if most is None else most
+    if least > top:
+        raise ValueError(f"min_batch_size is {least}, above max_batch_size, {top}")
+    return least, top
+
+
+def _outside(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters that optimizers train and that belong to no model, such as those of a loss."""
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    trained = (parameter for opt in optimizers for group in opt.param_groups for parameter in group["params"])
+    return [parameter for parameter in trained if id(parameter) not in known]
+
+
+def device_of(models: Sequence[torch.nn.Module]) -> torch.device:
+    """Return the device on which models lie.
+
+    Raises:
+        ValueError: they lie on several.
+    """
+    devices = sorted({str(p.device) for model in models for p in model.parameters()})
+    if len(devices) > 1:
+        raise ValueError(f"the parameters lie on several devices, {', '.join(devices)}: give models that lie on one")
+    return torch.device(devices[0]) if devices else torch.device("cpu")
+
+
+def _half_of(target: torch.device, limit: int | str | None) -> str:
+    if target.type != "cuda":
+        return "bf16"
+    gpu = None if limit is None else parse_gpu(limit)[1]
+    has_bf16 = gpu.has_bf16 if gpu else limit is not None or gpu_here_has_bf16(target)
+    return "bf16" if has_bf16 else "fp16"
+
+
+def memory_of(target: torch.device, here: torch.device, limit: int | str | None, weights: int) -> tuple[int, int]:
+    """Return the bytes to plan for, and the part of them that contexts take."""
+    if target.type == "cuda":
+        if limit is not None:
+            return parse_gpu(limit)[0], CONTEXT
+        gpu = gpu_memory(target)
+        if gpu is None:
+            raise ValueError('there is no GPU here to ask for its memory: give limit=, such as "24GB"')
+        return gpu.total, gpu.others
+    if limit is not None:
+        return parse_size(limit), 0
+    return free_to_take() + (weights if here.type == "cpu" else 0), 0
