@@ -28,6 +28,12 @@ class Mover {
   Mover(CopyFn kernel, std::size_t in, std::size_t out) noexcept : in_(in), out_(out), kernel_(kernel) {}
   Mover(const AffineCast& affine, std::size_t in, std::size_t out) noexcept : in_(in), out_(out), affine_(&affine) {}
   Mover(const ImageCast& images, std::size_t in, std::size_t out) noexcept : in_(in), out_(out), images_(&images) {}
+  // Of a cast, which has constants unless `affine` is null, or of a copy.
+  [[nodiscard]] static Mover of(const std::optional<CastRule>& cast, const AffineCast* affine, Isa isa, Store store) {
+    if (affine != nullptr) return {*affine, size_of(cast->from), size_of(cast->to)};
+    if (cast) return {find_cast(*cast, isa, store), size_of(cast->from), size_of(cast->to)};
+    return {find_copy(isa, store), 1, 1};
+  }
   // It needs a scratch before it moves anything.
   Mover(const Resizer& resizer, std::size_t in, std::size_t out) noexcept : in_(in), out_(out), resizer_(&resizer) {}
 

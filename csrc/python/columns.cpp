@@ -25,8 +25,8 @@ void gather(const AnyColumn& column, const Indices& rows, std::uintptr_t address
   const std::span<std::byte> out(reinterpret_cast<std::byte*>(address), nbytes);
   const auto read = [&] {
     const WithoutGil released;
-    if (const auto* const ragged = std::get_if<std::shared_ptr<const Ragged>>(&column)) {
-      gather_items(*ragged, indices, out);
+    if (differs_in_length(column)) {
+      gather_items(column, indices, out);
     } else {
       gather_rows({column, std::nullopt}, indices, out);
     }

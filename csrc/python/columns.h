@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -18,11 +19,13 @@
 
 #include "core/columns/any_column.h"
 #include "core/columns/column.h"
+#include "core/columns/event_items.h"
 #include "core/columns/ragged.h"
 #include "core/columns/slices.h"
 #include "core/columns/tiles.h"
 #include "core/columns/windows.h"
 #include "core/gather/gather.h"
+#include "core/gather/ragged_gather.h"
 #include "python/convert.h"
 
 namespace memload::python {
@@ -33,8 +36,9 @@ std::shared_ptr<T> shown(std::shared_ptr<const T> object) {
   return std::const_pointer_cast<T>(std::move(object));
 }
 
-using PyColumn = std::variant<std::shared_ptr<Column>, std::shared_ptr<Tiles>, std::shared_ptr<Windows>,
-                              std::shared_ptr<Ragged>, std::shared_ptr<Slices>, std::shared_ptr<EventCounts>>;
+using PyColumn =
+    std::variant<std::shared_ptr<Column>, std::shared_ptr<Tiles>, std::shared_ptr<Windows>, std::shared_ptr<Ragged>,
+                 std::shared_ptr<Slices>, std::shared_ptr<EventCounts>, std::shared_ptr<EventItems>>;
 
 // Columns of frames, of which windows and slices are made.
 using PyFrames =
@@ -101,6 +105,44 @@ void add_column_methods(pybind11::class_<ColumnType, std::shared_ptr<ColumnType>
           },
           py::arg("rows"), py::arg("address"), py::arg("nbytes"),
           "Copy rows to memory, one after the other. Raises IndexError and ShardReadError.");
+}
+
+// Adds the methods of kinds whose rows differ in length.
+template <class ColumnType>
+void add_ragged_methods(pybind11::class_<ColumnType, std::shared_ptr<ColumnType>>& cls) {
+  namespace py = pybind11;
+  cls.def_property_readonly("pads", &ColumnType::pads, "Whether rows of a batch are padded to the longest.")
+      .def_property_readonly(
+          "pad",
+          [](const ColumnType& c) { return py::bytes(reinterpret_cast<const char*>(c.pad().data()), c.pad().size()); },
+          "The element that rows are padded with; empty for zeros.")
+      .def(
+          "padded",
+          [](const ColumnType& c, const py::bytes& pad) {
+            const std::string_view bytes = pad;
+            return std::make_shared<ColumnType>(c.padded(std::as_bytes(std::span(bytes))));
+          },
+          py::arg("pad") = py::bytes(),
+          "The same rows, padded in a batch to the length of its longest: with these bytes of an element as batches "
+          "have it, again and again, or with zeros.")
+      .def(
+          "lengths",
+          [](const ColumnType& c, const Indices& rows) {
+            const auto indices = view(rows);
+            py::array_t<std::int64_t> found(rows.size());
+            const std::span<std::int64_t> out(found.mutable_data(), indices.size());
+            const WithoutGil released;
+            checked_lengths(c, indices, out);
+            return found;
+          },
+          py::arg("rows"), "Items of each of these rows. Raises IndexError and ShardReadError.")
+      .def(
+          "longest",
+          [](const ColumnType& c, std::size_t rows) {
+            const WithoutGil released;
+            return c.longest(rows);
+          },
+          py::arg("rows"), "Items of so many of the longest rows.");
 }
 
 }  // namespace memload::python

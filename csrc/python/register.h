@@ -11,7 +11,7 @@ void register_data(pybind11::module_& m);         // errors, Storage, Column
 void register_ragged(pybind11::module_& m);       // Ragged
 void register_tiles(pybind11::module_& m);        // TileGrid, Tiles
 void register_row_cache(pybind11::module_& m);    // RowCache
-void register_slices(pybind11::module_& m);       // Clock, Slices, EventCounts
+void register_slices(pybind11::module_& m);       // Clock, Slices, EventCounts, EventItems
 void register_block_table(pybind11::module_& m);  // CacheRoom, BlockTable
 void register_blocks_of(pybind11::module_& m);    // BlocksOf
 void register_tiers(pybind11::module_& m);        // what loads rows into memory

@@ -3,15 +3,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "core/gather/ragged_gather.h"
 #include "python/columns.h"
 #include "python/register.h"
 
@@ -59,20 +56,6 @@ std::vector<PyRaggedSegment> ragged_segments(const Ragged& column) {
   return found;
 }
 
-py::array_t<std::int64_t> lengths(const Ragged& column, const Indices& rows) {
-  const auto indices = view(rows);
-  py::array_t<std::int64_t> found(rows.size());
-  const std::span<std::int64_t> out(found.mutable_data(), indices.size());
-  const WithoutGil released;
-  checked_lengths(column, indices, out);
-  return found;
-}
-
-std::int64_t longest(const Ragged& column, std::size_t rows) {
-  const WithoutGil released;
-  return column.longest(rows);
-}
-
 }  // namespace
 
 void register_ragged(py::module_& m) {
@@ -89,24 +72,10 @@ void register_ragged(py::module_& m) {
       .def_property_readonly("item_bytes", &Ragged::item_bytes)
       .def_property_readonly("planes", &Ragged::planes, "How many runs of items a row has, one behind the other.")
       .def_property_readonly("items", &Ragged::items, "Items of one plane, of all rows.")
-      .def_property_readonly("pads", &Ragged::pads, "Whether rows of a batch are padded to the longest.")
-      .def_property_readonly(
-          "pad",
-          [](const Ragged& c) { return py::bytes(reinterpret_cast<const char*>(c.pad().data()), c.pad().size()); },
-          "The element that rows are padded with; empty for zeros.")
       .def_property_readonly("decodes", &Ragged::decodes, "Whether items of some rows are encoded.")
       .def_property_readonly("read_bytes", &Ragged::read_bytes,
                              "Stored bytes that are read for a row by itself, on average.")
       .def_property_readonly("segments", &ragged_segments, "What the column was made of.")
-      .def(
-          "padded",
-          [](const Ragged& c, const py::bytes& pad) {
-            const std::string_view bytes = pad;
-            return std::make_shared<Ragged>(c.padded(std::as_bytes(std::span(bytes))));
-          },
-          py::arg("pad") = py::bytes(),
-          "The same rows, padded in a batch to the length of its longest: with these bytes of an element as batches "
-          "have it, again and again, or with zeros.")
       .def(
           "counted_by",
           [](const Ragged& c, const std::shared_ptr<Ragged>& counts) {
@@ -115,9 +84,8 @@ void register_ragged(py::module_& m) {
           py::arg("counts"),
           "The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items "
           "that "
-          "`counts` has in the rows before: the node numbers of graphs that become one.")
-      .def("lengths", &lengths, py::arg("rows"), "Items of each of these rows. Raises IndexError and ShardReadError.")
-      .def("longest", &longest, py::arg("rows"), "Items of so many of the longest rows.");
+          "`counts` has in the rows before: the node numbers of graphs that become one.");
+  add_ragged_methods(cls);
   add_column_methods(cls);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/columns/event_items.h"
 #include "core/columns/slices.h"
 #include "python/columns.h"
 #include "python/names.h"
@@ -84,10 +85,17 @@ std::shared_ptr<Events> make_events(const Indices& times, const py::array_t<std:
   return events;
 }
 
-std::vector<std::shared_ptr<Events>> events_of(const EventCounts& counts) {
+template <class ColumnType>
+std::vector<std::shared_ptr<Events>> events_of(const ColumnType& column) {
   std::vector<std::shared_ptr<Events>> all;
-  for (const auto& one : counts.events()) all.push_back(shown(one));
+  for (const auto& one : column.events()) all.push_back(shown(one));
   return all;
+}
+
+EventItem item_named(const std::string& name) {
+  if (name == "time") return EventItem::time;
+  if (name == "unit") return EventItem::unit;
+  throw std::invalid_argument("items are time or unit, got " + name);
 }
 
 void register_clock(py::module_& m) {
@@ -136,13 +144,39 @@ void register_times(py::module_& m) {
 
 // The slices as they are stored: the selection is that of the column.
 template <class ColumnType>
-void add_slice_methods(py::class_<ColumnType, std::shared_ptr<ColumnType>>& cls) {
+void add_time_methods(py::class_<ColumnType, std::shared_ptr<ColumnType>>& cls) {
   cls.def_property_readonly("times", &ColumnType::times, "Of all stored slices, in order.")
-      .def_property_readonly(
-          "grid", [](const ColumnType& c) { return py_grid(c.grid()); }, "(samples, rate, offset)")
       .def_property_readonly(
           "draws", [](const ColumnType& c) { return c.times().draws(); }, "Whether starts are drawn for each pass.");
   add_column_methods(cls);
+}
+
+template <class ColumnType>
+void add_slice_methods(py::class_<ColumnType, std::shared_ptr<ColumnType>>& cls) {
+  cls.def_property_readonly("grid", [](const ColumnType& c) { return py_grid(c.grid()); }, "(samples, rate, offset)");
+  add_time_methods(cls);
+}
+
+void register_event_items(py::module_& m) {
+  py::class_<EventItems, std::shared_ptr<EventItems>> cls(
+      m, "EventItems",
+      "Rows that differ in length, of the events of slices: their float64 seconds from the beginning of the slice, or "
+      "their int64 units. Immutable. `row_bytes` is their average.");
+  cls.def(py::init([](const std::vector<std::shared_ptr<Events>>& events, const SliceTimes& times,
+                      const std::pair<std::int64_t, std::int64_t>& window, const std::string& item) {
+            return EventItems({events.begin(), events.end()}, times, {window.first, window.second}, item_named(item));
+          }),
+          py::arg("events"), py::arg("times"), py::arg("window"), py::arg("item"),
+          "The window is (offset, duration) in nanoseconds; `item` is time or unit.")
+      .def_property_readonly("events", &events_of<EventItems>)
+      .def_property_readonly("window",
+                             [](const EventItems& e) { return std::pair(e.window().offset, e.window().duration); })
+      .def_property_readonly("item", [](const EventItems& e) { return e.item() == EventItem::time ? "time" : "unit"; })
+      .def_property_readonly("item_bytes", [](const EventItems&) { return EventItems::kItemBytes; })
+      .def_property_readonly("planes", [](const EventItems&) { return 1; })
+      .def_property_readonly("items", &EventItems::items, "Of all rows, as they are outside of passes.");
+  add_ragged_methods(cls);
+  add_time_methods(cls);
 }
 
 }  // namespace
@@ -178,9 +212,10 @@ void register_slices(py::module_& m) {
              return EventCounts({events.begin(), events.end()}, units, times, grid_of(grid));
            }),
            py::arg("events"), py::arg("units"), py::arg("times"), py::arg("grid"))
-      .def_property_readonly("events", &events_of)
+      .def_property_readonly("events", &events_of<EventCounts>)
       .def_property_readonly("units", &EventCounts::units);
   add_slice_methods(counts);
+  register_event_items(m);
 }
 
 }  // namespace memload::python

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/columns/column.h"
+#include "core/columns/event_items.h"
 #include "core/columns/slices.h"
 #include "core/gather/gather.h"
 #include "tests/check.h"
@@ -18,6 +19,8 @@ using memload::Clock;
 using memload::ColdReads;
 using memload::DType;
 using memload::EventCounts;
+using memload::EventItem;
+using memload::EventItems;
 using memload::Events;
 using memload::Gather;
 using memload::HugeMemory;
@@ -110,6 +113,58 @@ TEST(events_are_counted_in_their_bins_in_whatever_pieces) {
   using Counts = std::vector<std::int16_t>;
   CHECK(Counts(found.begin(), found.begin() + 6) == (Counts{1, 0, 1, 0, 0, 0}));
   CHECK(Counts(found.begin() + 15, found.begin() + 21) == (Counts{1, 1, 0, 0, 1, 0}));
+}
+
+TEST(events_are_listed_with_offsets_or_padding_in_whatever_pieces) {
+  auto events = std::make_shared<Events>();
+  events->times = {0, kSecond / 4 - 1500, kSecond / 4 - 500, kSecond - 500, kSecond + 1, kSecond * 2};
+  events->units = {0, 1, 1, 2, 0, 2};
+  const SliceTimes times({{0, kSecond / 20, kSecond}, {}, {}, {}}, {3});
+  const EventItems units({events}, times, {0, kSecond}, EventItem::unit);
+  CHECK_EQ(units.items(), std::int64_t{3 + 4 + 2});
+  CHECK_EQ(units.longest(2), std::int64_t{7});
+  const auto shown = [](const EventItems& items, std::size_t count) {
+    const AnyColumn column = std::make_shared<const EventItems>(items);
+    const auto whole = filled(column, std::size_t{1} << 20);
+    for (const std::size_t piece : {64, 128}) CHECK(filled(column, piece) == whole);
+    Numbers found(count);
+    std::memcpy(found.data(), whole.data(), count * sizeof(std::int64_t));
+    return found;
+  };
+  // The batch has slices 2, 0, 1 and 2; 500 ns before the beginning of slice 2 belong to it, and not to slice 0.
+  CHECK(shown(units, 11) == (Numbers{2, 0, 0, 1, 1, 1, 1, 2, 0, 2, 0}));
+  const std::int64_t pad = -7;
+  const EventItems padded = units.padded(std::as_bytes(std::span(&pad, 1)));
+  CHECK(shown(padded, 16) == (Numbers{2, 0, pad, pad, 0, 1, 1, pad, 1, 1, 2, 0, 2, 0, pad, pad}));
+  const auto seconds = filled(
+      std::make_shared<const EventItems>(EventItems({events}, times, {0, kSecond}, EventItem::time)), std::size_t{64});
+  double first[2];
+  std::memcpy(first, seconds.data(), sizeof first);
+  CHECK_EQ(first[0], 0.0);
+  CHECK_EQ(first[1], 1e-9);
+}
+
+TEST(the_most_events_of_a_slice_that_is_drawn_are_those_of_its_fullest_start) {
+  auto events = std::make_shared<Events>();
+  events->times = {0, kSecond * 5, kSecond * 5 + 10, kSecond * 6, kSecond * 9};
+  events->units.assign(5, 0);
+  const SliceTimes times({{0}, {kSecond * 9}, {0}, {kSecond * 10}}, {1});
+  CHECK_EQ(EventItems({events}, times, {0, kSecond}, EventItem::time).longest(1), std::int64_t{2});
+  CHECK_EQ(EventItems({events}, times, {0, kSecond + 1}, EventItem::time).longest(1), std::int64_t{3});
+}
+
+TEST(events_that_do_not_fit_are_refused) {
+  const SliceTimes one({{0}, {}, {}, {}}, {1});
+  const auto of = [&one](Numbers at, std::vector<std::int32_t> units, std::int64_t duration) {
+    auto events = std::make_shared<Events>();
+    *events = {std::move(at), std::move(units)};
+    return EventItems({events}, one, {0, duration}, EventItem::time);
+  };
+  CHECK_EQ(of({0, 0}, {0, 1}, 1).items(), std::int64_t{0});
+  CHECK_THROWS(std::invalid_argument, of({1, 0}, {0, 0}, 1));
+  CHECK_THROWS(std::invalid_argument, of({0}, {-1}, 1));
+  CHECK_THROWS(std::invalid_argument, of({0}, {}, 1));
+  CHECK_THROWS(std::invalid_argument, of({0}, {0}, 0));
 }
 
 TEST(clocks_that_run_backwards_and_slices_that_do_not_fit_are_refused) {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/columns/column.h"
+#include "core/columns/shared_frames.h"
 #include "core/columns/windows.h"
 #include "core/gather/gather.h"
-#include "core/readers/shared_frames.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 

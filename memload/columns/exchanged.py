@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from memload._core import Column, EventCounts, Ragged, Slices, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, EventCounts, EventItems, Ragged, Slices, Storage, TileGrid, Tiles, Windows
 from memload.columns.fields import AnyColumn
 from memload.columns.sliced import on_frames
 
@@ -29,7 +29,7 @@ def on_storages(column: AnyColumn, exchange: Exchange) -> Any:
         return windows if column.selection is None else windows.select(column.selection)
     if isinstance(column, Slices):
         return on_frames(column, on_storages(column.frames, exchange))
-    if isinstance(column, EventCounts):
+    if isinstance(column, EventCounts | EventItems):
         return column  # its events are in no storage
     if isinstance(column, Tiles):
         parts = [_column(p, exchange) if isinstance(p, Column) else _grid(p, exchange) for p in column.parts]

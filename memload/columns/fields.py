@@ -15,7 +15,7 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column, EventCounts, Ragged, Slices, Tiles, Windows
+from memload._core import Column, EventCounts, EventItems, Ragged, Slices, Tiles, Windows
 from memload.columns.blocks import Blocks, join_blocks, select_blocks
 from memload.columns.numbers import kind
 from memload.columns.storage_terms import StorageTerms, stored_as
@@ -41,7 +41,7 @@ MOST_ROWS = 2**53
 MOST_BYTES = 2**63
 
 
-AnyColumn = Column | Tiles | Windows | Ragged | Slices | EventCounts
+AnyColumn = Column | Tiles | Windows | Ragged | Slices | EventCounts | EventItems
 """Rows: each is one run of bytes, a part of decoded chunks, a window of frames, a run of items, or a slice of time."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, EventCounts, Ragged, Slices, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, EventCounts, EventItems, Ragged, Slices, Storage, TileGrid, Tiles, Windows
 from memload.columns.fields import AnyColumn
 from memload.columns.pickled_ragged import PackedRagged, pack_ragged, unpack_ragged
 from memload.columns.pickled_storages import (
@@ -27,11 +27,14 @@ from memload.columns.pickled_storages import (
     unpack_storage,
 )
 from memload.columns.sliced import (
+    EventsPacker,
+    EventsUnpacker,
     PackedCounts,
+    PackedItems,
     PackedSlices,
-    pack_counts,
+    pack_events,
     pack_slices,
-    unpack_counts,
+    unpack_events,
     unpack_slices,
 )
 
@@ -65,7 +68,7 @@ class PackedTiles:
     selection: NDArray[np.int64] | None
 
 
-Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged | PackedSlices | PackedCounts
+Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged | PackedSlices | PackedCounts | PackedItems
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
         MemloadError: the process that shared its memory has ended.
     """
     shared = Unpacked()
-    storages = [unpack_storage(storage, shared) for storage in packed.storages]
-    return [_unpack(column, storages) for column in packed.columns]
+    storages, events = [unpack_storage(storage, shared) for storage in packed.storages], EventsUnpacker()
+    return [_unpack(column, storages, events) for column in packed.columns]
 
 
 class _Packer:
@@ -104,6 +107,7 @@ class _Packer:
         self._numbers: dict[object, int] = {}  # of storages that others can find
         self._memories: dict[Storage, int] = {}  # of memory that is copied whole
         self._shared: list[object] = []  # keeps shared objects alive: they are identified by id()
+        self._events = EventsPacker()
 
     def any(self, column: AnyColumn) -> Packed:
         if isinstance(column, Column):
@@ -115,8 +119,8 @@ class _Packer:
             return PackedTiles(tuple(parts), column.selection)
         if isinstance(column, Slices):
             return pack_slices(column, self.any(column.frames))
-        if isinstance(column, EventCounts):
-            return pack_counts(column)
+        if isinstance(column, EventCounts | EventItems):
+            return pack_events(column, self._events)
         return PackedWindows(self.any(column.frames), tuple(column.steps), tuple(column.runs), column.selection)
 
     def column(self, column: Column) -> PackedColumn:
@@ -182,19 +186,19 @@ def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     return out
 
 
-def _unpack(packed: Packed, storages: Sequence[Storage]) -> Any:
+def _unpack(packed: Packed, storages: Sequence[Storage], events: EventsUnpacker) -> Any:
     if isinstance(packed, PackedColumn):
         return _unpack_column(packed, storages)
     if isinstance(packed, PackedRagged):
         return unpack_ragged(packed, storages)
     if isinstance(packed, PackedSlices):
-        return unpack_slices(packed, _unpack(packed.frames, storages))
-    if isinstance(packed, PackedCounts):
-        return unpack_counts(packed)
+        return unpack_slices(packed, _unpack(packed.frames, storages, events))
+    if isinstance(packed, PackedCounts | PackedItems):
+        return unpack_events(packed, events)
     if isinstance(packed, PackedTiles):
         tiles = Tiles([_unpack_part(part, storages) for part in packed.parts])
         return tiles if packed.selection is None else tiles.select(packed.selection)
-    windows = Windows(_unpack(packed.frames, storages), list(packed.steps), list(packed.runs))
+    windows = Windows(_unpack(packed.frames, storages, events), list(packed.steps), list(packed.runs))
     return windows if packed.selection is None else windows.select(packed.selection)
 
 

@@ -20,6 +20,9 @@ from memload.columns.storage_terms import where_stored
 from memload.dtypes import dtype_name
 from memload.errors import FormatError
 
+RaggedColumn = _core.Ragged | _core.EventItems
+"""A column whose rows differ in length: as they are stored, or the events of slices of time."""
+
 
 @dataclass(frozen=True)
 class RaggedField(Field):
@@ -39,7 +42,7 @@ class RaggedField(Field):
         ValueError: shape and column do not fit, or such rows have no batches of this form.
     """
 
-    column: _core.Ragged
+    column: RaggedColumn
     form: Form = "offsets"
     text: bool = False
     pad_value: Any = 0
@@ -92,11 +95,11 @@ class RaggedField(Field):
         return (*super().signature, self.form, self.text, repr(self.pad_value) if self._pads_otherwise else "")
 
     @property
-    def pipeline_column(self) -> _core.Ragged:
+    def pipeline_column(self) -> RaggedColumn:
         """The column that gives batches of this form."""
         return self.pipeline_column_as(self.dtype)
 
-    def pipeline_column_as(self, dtype: torch.dtype) -> _core.Ragged:
+    def pipeline_column_as(self, dtype: torch.dtype) -> RaggedColumn:
         """Return the column that gives batches of this form and that dtype."""
         if self.form != "padded":
             return self.column
@@ -150,7 +153,7 @@ class RaggedField(Field):
         return {**super().recipe(), "form": self.form, "text": self.text, "pad_value": self.pad_value}
 
 
-def texts(values: torch.Tensor, offsets: torch.Tensor, column: _core.Ragged) -> list[str]:
+def texts(values: torch.Tensor, offsets: torch.Tensor, column: RaggedColumn) -> list[str]:
     """Return the texts of UTF-8 bytes that were gathered from the column.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Clock, EventCounts, Events, Slices, SliceTimes
+from memload._core import Clock, EventCounts, EventItems, Events, Slices, SliceTimes
 
 PackedClock = tuple[Any, ...]
 """Rows, start and rate of a regular clock; or times, period and longest step."""
@@ -39,14 +39,61 @@ class PackedSlices:
 
 
 @dataclass(frozen=True)
+class PackedEvents:
+    """Events: the arguments of `Events`."""
+
+    times: NDArray[np.int64]
+    units: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
 class PackedCounts:
     """Counts of events; `selection` is None or the stored rows in order."""
 
-    events: tuple[tuple[NDArray[np.int64], NDArray[np.int32]], ...]
+    events: tuple[PackedEvents, ...]
     units: int
     times: PackedTimes
     grid: tuple[int, tuple[int, int], int]
     selection: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class PackedItems:
+    """Events as rows that differ in length; `selection` is None or the stored rows in order."""
+
+    events: tuple[PackedEvents, ...]
+    times: PackedTimes
+    window: tuple[int, int]
+    item: str
+    selection: NDArray[np.int64] | None
+
+
+class EventsPacker:
+    """Packs events, those of several columns once."""
+
+    def __init__(self) -> None:
+        self._packed: dict[Events, PackedEvents] = {}
+
+    def __call__(self, column: EventCounts | EventItems) -> tuple[PackedEvents, ...]:
+        """Return the events of each recording of a column."""
+        for one in column.events:
+            if one not in self._packed:
+                self._packed[one] = PackedEvents(one.times, one.units)
+        return tuple(self._packed[one] for one in column.events)
+
+
+class EventsUnpacker:
+    """Unpacks events, those of several columns once."""
+
+    def __init__(self) -> None:
+        self._unpacked: dict[int, Events] = {}  # by the id of what was packed, which the caller keeps
+
+    def __call__(self, packed: tuple[PackedEvents, ...]) -> list[Events]:
+        """Return the events of each recording again."""
+        for one in packed:
+            if id(one) not in self._unpacked:
+                self._unpacked[id(one)] = Events(one.times, one.units)
+        return [self._unpacked[id(one)] for one in packed]
 
 
 def on_frames(column: Slices, frames: Any) -> Slices:
@@ -70,16 +117,22 @@ def unpack_slices(packed: PackedSlices, frames: Any) -> Slices:
     return made if packed.selection is None else made.select(packed.selection)
 
 
-def pack_counts(column: EventCounts) -> PackedCounts:
-    """Return counts of events in a form that can be pickled."""
-    events = tuple((one.times, one.units) for one in column.events)
-    return PackedCounts(events, column.units, _pack_times(column.times), column.grid, column.selection)
+def pack_events(column: EventCounts | EventItems, events: EventsPacker) -> PackedCounts | PackedItems:
+    """Return a column of events in a form that can be pickled."""
+    packed, times = events(column), _pack_times(column.times)
+    if isinstance(column, EventItems):
+        return PackedItems(packed, times, column.window, column.item, column.selection)
+    return PackedCounts(packed, column.units, times, column.grid, column.selection)
 
 
-def unpack_counts(packed: PackedCounts) -> EventCounts:
-    """Return the counts."""
-    events = [Events(times, units) for times, units in packed.events]
-    made = EventCounts(events, packed.units, _unpack_times(packed.times), packed.grid)
+def unpack_events(packed: PackedCounts | PackedItems, events: EventsUnpacker) -> EventCounts | EventItems:
+    """Return the column."""
+    found, times = events(packed.events), _unpack_times(packed.times)
+    made: EventCounts | EventItems
+    if isinstance(packed, PackedItems):
+        made = EventItems(found, times, packed.window, packed.item)
+    else:
+        made = EventCounts(found, packed.units, times, packed.grid)
     return made if packed.selection is None else made.select(packed.selection)
 
 

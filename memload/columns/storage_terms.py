@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from memload._core import Column, EventCounts, Ragged, Slices, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, EventCounts, EventItems, Ragged, Slices, Storage, TileGrid, Tiles, Windows
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StorageTerms:
         return self.how
 
 
-def stored_as(column: Column | Tiles | Windows | Ragged | Slices | EventCounts) -> StorageTerms:
+def stored_as(column: Column | Tiles | Windows | Ragged | Slices | EventCounts | EventItems) -> StorageTerms:
     """Return how the rows of a column are stored; if there are several parts, the costs are the largest part's."""
     if isinstance(column, Windows | Slices):
         frame = stored_as(column.frames)
@@ -46,7 +46,7 @@ def stored_as(column: Column | Tiles | Windows | Ragged | Slices | EventCounts) 
     return StorageTerms(" or ".join(sorted({part.how for part in parts.values()})), most.read_bytes, most.decoded_bytes)
 
 
-def where_stored(column: Column | Tiles | Windows | Ragged | Slices | EventCounts) -> str:
+def where_stored(column: Column | Tiles | Windows | Ragged | Slices | EventCounts | EventItems) -> str:
     """Return the name of the storage of a column, for messages: the file's name, or one of several files' names."""
     first, *others = sorted({storage.name for storage in column.storages}) or [""]
     return f"{first}, or one of {len(others)} more" if others else first

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, EventCounts, Slices, Windows
+from memload._core import Column, EventCounts, EventItems, Slices, Windows
 from memload.columns.borders import NONE, Borders, Spans, cut_at, of_selected
 from memload.columns.fields import Field, HasFields, digest_of
 from memload.columns.numbers import begins_of, kind, row_numbers
@@ -270,7 +270,7 @@ def _windows(name: str, field: Field, steps: list[int], runs: Sequence[Run]) -> 
         raise ValueError(f"field {name!r}: its rows differ in length, so they cannot be frames of windows")
     if isinstance(field.column, Windows):
         raise ValueError(f"field {name!r}: it is windows already, which cannot be cut into windows again")
-    if isinstance(field.column, Slices | EventCounts):
+    if isinstance(field.column, Slices | EventCounts | EventItems):
         raise ValueError(f"field {name!r}: it is slices of time already: give their duration to Recording.slices")
     shape = (len(steps), *field.shape)
     if isinstance(field.column, CutsItself):

@@ -313,6 +313,8 @@ def _is_fused(cast: Cast, field: Field) -> bool:
     Images that are laid out anew lie whole in such a row or frame.
     """
     column: AnyColumn = field.column
+    if isinstance(field, RaggedField):
+        return False
     elements = math.prod(field.shape)
     if isinstance(column, EventCounts) or (isinstance(column, Slices) and column.blends):
         return not cast.places  # they are computed, and then cast as one run

@@ -244,7 +244,7 @@ def _enough_rows(sampler: Any, source: GatherSpec, largest: int) -> int:
     A batch of many rows has short ones, if it is filled by length: one of as many long rows never comes.
     """
     fields = source.pipeline_fields()
-    ragged = any(isinstance(column, _core.Ragged) for column, *_ in fields)
+    ragged = any(isinstance(column, _core.Ragged | _core.EventItems) for column, *_ in fields)
     if not ragged or source.rows < len(sampler.costs) or not len(sampler):
         return largest
     rows, bounds = sampler.planned()
@@ -259,7 +259,7 @@ def _bytes_of_batches(field: PipelineField, rows: Indices, bounds: Indices) -> A
     """Bytes that the field takes in each batch, of the rows between its two bounds: float64 (batches,)."""
     column, _, _, bits, shape, _ = field
     item, counts = bits // 8 * math.prod(shape), bounds[:, 1] - bounds[:, 0]
-    if not isinstance(column, _core.Ragged):
+    if not isinstance(column, _core.Ragged | _core.EventItems):
         return counts * float(item)
     parts = [column.lengths(rows[at : at + _BLOCK]) for at in range(0, len(rows), _BLOCK)]
     lengths = np.concatenate([*parts, np.zeros(1, dtype=np.int64)])  # one more, so that every bound is a place in it

@@ -130,7 +130,10 @@ def _batch_field(field: Field, counts: _core.Ragged | None) -> Field:
     """Return the field for batches of graphs: values and offsets, increased by the counts of earlier graphs."""
     if not isinstance(field, RaggedField):
         return field
-    return replace(field, form="offsets", column=field.column if counts is None else field.column.counted_by(counts))
+    column = field.column
+    if counts is not None and isinstance(column, _core.Ragged):  # not events, which hold no numbers of nodes
+        column = column.counted_by(counts)
+    return replace(field, form="offsets", column=column)
 
 
 def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
@@ -139,7 +142,7 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
     if name is None:
         return None
     field = fields[name]
-    if isinstance(field, RaggedField):
+    if isinstance(field.column, _core.Ragged):
         return field.column
     if name == COUNTED:
         nodes = field.gather(np.arange(field.rows)).numpy()

@@ -18,7 +18,7 @@ def run(page, count):
 
 def test_the_programs_of_recordings_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = run("recordings.md", 8)
+    names = run("recordings.md", 9)
     assert names["loader"].engine == "native"
     assert len(names["around"]) == 2
     assert str(names["again"]) == str(names["session"])

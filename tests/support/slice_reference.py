@@ -116,6 +116,17 @@ def counted(spikes, edges, inside=ALWAYS):
     return out
 
 
+def listed(spikes, begin, duration, inside=ALWAYS):
+    """The seconds from `begin` and the units of the spikes of a slice, in the order of their times."""
+    every = sorted((time, unit) for unit, times in enumerate(spikes) for time in times)
+    kept = [
+        (max(time - begin, 0) / SECOND, unit)
+        for time, unit in every
+        if begin <= time + SLACK < begin + duration and inside[0] <= time + SLACK < inside[1]
+    ]
+    return np.array([time for time, _ in kept]), np.array([unit for _, unit in kept], dtype=np.int64)
+
+
 def drawn(span, key, row):
     """By how much later a slice starts in the pass with this key."""
     seed = xxhash.xxh3_64_intdigest(int(row).to_bytes(8, "little"), key)

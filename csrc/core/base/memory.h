@@ -8,10 +8,14 @@ namespace memload {
 
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+inline constexpr std::size_t kArrayAlign = 64;  // of the arrays in a slot
 
 [[nodiscard]] constexpr std::size_t round_up(std::size_t n, std::size_t unit) noexcept {
   return (n + unit - 1) / unit * unit;
 }
+
+// Returns rows x row_bytes. Throws std::length_error if no batch can be so large.
+[[nodiscard]] std::size_t batch_bytes(std::size_t rows, std::size_t row_bytes);
 
 // Bytes that HugeMemory(n) maps: whole pages below 2 MB, whole huge pages from there on.
 [[nodiscard]] constexpr std::size_t mapped_bytes(std::size_t n) noexcept {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/columns/column.h"
+#include "core/columns/event_items.h"
 #include "core/columns/ragged.h"
 #include "core/columns/slices.h"
 #include "core/columns/tiles.h"

@@ -154,6 +154,14 @@ class Largest {
 
 }  // namespace
 
+std::vector<std::byte> checked_pad(std::span<const std::byte> pad) {
+  if (pad.size() > kLargestPad) {
+    throw std::invalid_argument("an element of " + std::to_string(pad.size()) + " bytes cannot pad rows");
+  }
+  const bool zero = std::all_of(pad.begin(), pad.end(), [](std::byte b) { return b == std::byte{0}; });
+  return zero ? std::vector<std::byte>() : std::vector<std::byte>(pad.begin(), pad.end());
+}
+
 // What longest() has found, shared by copies of the column.
 struct Ragged::Longest {
   std::mutex mutex;
@@ -265,13 +273,9 @@ Ragged Ragged::concat(std::span<const std::shared_ptr<const Ragged>> columns) {
 Ragged Ragged::padded(std::span<const std::byte> pad) const {
   if (planes_ != 1) throw std::invalid_argument("rows of several planes cannot be padded");
   if (counts_) throw std::invalid_argument("rows whose items are increased cannot be padded");
-  if (pad.size() > kLargestPad) {
-    throw std::invalid_argument("an element of " + std::to_string(pad.size()) + " bytes cannot pad rows");
-  }
   Ragged copy = *this;
   copy.pads_ = true;
-  const bool zero = std::all_of(pad.begin(), pad.end(), [](std::byte b) { return b == std::byte{0}; });
-  if (!zero) copy.pad_.assign(pad.begin(), pad.end());
+  copy.pad_ = checked_pad(pad);
   return copy;
 }
 

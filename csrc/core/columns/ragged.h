@@ -40,6 +40,11 @@ struct Run {
   std::int64_t row_in_segment;
 };
 
+// Gives the bytes of an element that pads rows; empty for zeros. Throws std::invalid_argument for more than
+// kLargestPad.
+inline constexpr std::size_t kLargestPad = 16;
+[[nodiscard]] std::vector<std::byte> checked_pad(std::span<const std::byte> pad);
+
 // Immutable and cheap to copy; any thread may read it. Planes serve rows that are concatenated along another axis than
 // their first: a graph's edges, (2, E), are two planes of E items.
 class Ragged {
@@ -74,7 +79,6 @@ class Ragged {
   // Gives the same rows, which become one block of rows of equal length in a batch. The bytes of `pad`, an element as
   // it is after the cast, are repeated behind the items; zeros follow if `pad` is empty. Throws std::invalid_argument
   // for rows of which no such block can be made, and for more than kLargestPad bytes.
-  static constexpr std::size_t kLargestPad = 16;
   [[nodiscard]] Ragged padded(std::span<const std::byte> pad = {}) const;
   [[nodiscard]] bool pads() const noexcept { return pads_; }
   [[nodiscard]] std::span<const std::byte> pad() const noexcept { return pad_; }

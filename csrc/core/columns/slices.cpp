@@ -165,11 +165,10 @@ std::size_t SliceTimes::bytes() const noexcept {
          selection_.bytes();
 }
 
-SliceTimes::Slice SliceTimes::at(std::int64_t row) const noexcept {
-  const std::int64_t stored = selection_.stored(row);
-  const auto i = static_cast<std::size_t>(stored);
+SliceTimes::Slice SliceTimes::stored(std::int64_t row) const noexcept {
+  const auto i = static_cast<std::size_t>(row);
   const Arrays& a = *arrays_;
-  const auto recording = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), stored) - ends_.begin());
+  const auto recording = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), row) - ends_.begin());
   const bool limits = !a.lows.empty();
   return {a.starts[i], a.spans.empty() ? 0 : a.spans[i], limits ? a.lows[i] : kNever, limits ? a.highs[i] : kAlways,
           recording};
@@ -284,27 +283,28 @@ void Slices::find(const SliceTimes::Slice& slice, std::int64_t start, std::span<
   }
 }
 
+void check_events(const Events& events, std::int64_t units) {
+  const bool known = std::all_of(events.units.begin(), events.units.end(),
+                                 [units](std::int32_t unit) { return unit >= 0 && unit < units; });
+  if (events.times.size() != events.units.size() || !known ||
+      !std::is_sorted(events.times.begin(), events.times.end())) {
+    throw std::invalid_argument("each event needs a unit, and a time that is not before that of the last event");
+  }
+}
+
 EventCounts::EventCounts(std::vector<std::shared_ptr<const Events>> events, std::int64_t units, SliceTimes times,
                          SliceGrid grid)
     : events_(std::move(events)), units_(units), times_(std::move(times)), grid_(grid) {
   check_grid(grid);
   if (units < 1) throw std::invalid_argument("events need at least one unit");
   if (events_.size() != times_.counts().size()) throw std::invalid_argument("slices of other recordings");
-  for (const auto& one : events_) {
-    const bool known = std::all_of(one->units.begin(), one->units.end(),
-                                   [units](std::int32_t unit) { return unit >= 0 && unit < units; });
-    if (one->times.size() != one->units.size() || !known || !std::is_sorted(one->times.begin(), one->times.end())) {
-      throw std::invalid_argument("each event needs a unit, and a time that is not before that of the last event");
-    }
-  }
+  for (const auto& one : events_) check_events(*one, units);
   const std::size_t bins = product(static_cast<std::size_t>(grid.samples), static_cast<std::size_t>(units));
   row_bytes_ = product(bins, sizeof(std::int16_t));
 }
 
 std::size_t EventCounts::selection_bytes() const noexcept {
-  const auto sum = [](std::size_t bytes, const std::shared_ptr<const Events>& one) {
-    return bytes + one->times.size() * (sizeof(std::int64_t) + sizeof(std::int32_t));
-  };
+  const auto sum = [](std::size_t bytes, const std::shared_ptr<const Events>& one) { return bytes + one->bytes(); };
   return std::accumulate(events_.begin(), events_.end(), times_.bytes(), sum);
 }
 

@@ -60,7 +60,10 @@ class SliceTimes {
   [[nodiscard]] std::size_t bytes() const noexcept;
 
   // row lies in [0, rows()).
-  [[nodiscard]] Slice at(std::int64_t row) const noexcept;
+  [[nodiscard]] Slice at(std::int64_t row) const noexcept { return stored(selection_.stored(row)); }
+  // As they lie, without the selection: row lies in [0, stored_rows()).
+  [[nodiscard]] std::int64_t stored_rows() const noexcept { return selection_.stored_rows(); }
+  [[nodiscard]] Slice stored(std::int64_t row) const noexcept;
 
   [[nodiscard]] SliceTimes select(std::span<const std::int64_t> rows) const;
   // Recordings are numbered on. Throws std::invalid_argument if only some draw.
@@ -140,7 +143,14 @@ class Slices {
 struct Events {
   std::vector<std::int64_t> times;
   std::vector<std::int32_t> units;  // of each event
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return times.size() * sizeof(std::int64_t) + units.size() * sizeof(std::int32_t);
+  }
 };
+
+// Throws std::invalid_argument for times that fall, and for units that are missing or not in [0, units).
+void check_events(const Events& events, std::int64_t units);
 
 // Slices of events: how many each unit has in each bin, int16 (samples, units); more than 32,767 count as that many.
 // Bin k has the events from sample k to sample k + 1. Immutable and cheap to copy; any thread may read it.

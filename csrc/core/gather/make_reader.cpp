@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/columns/column.h"
+#include "core/readers/event_reader.h"
 #include "core/readers/plain_reader.h"
 #include "core/readers/ragged_reader.h"
 #include "core/readers/ragged_tile_reader.h"
@@ -50,6 +51,10 @@ struct MakeReader {
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const EventCounts>& counts) const {
     check_no_images();
     return std::make_unique<CountReader>(counts, cast, affine, isa, store);
+  }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const EventItems>& events) const {
+    check_plain();
+    return std::make_unique<EventReader>(events, cast, isa, store);
   }
 
   void check_no_images() const {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "core/base/memory.h"
 #include "core/io/storage.h"
@@ -67,7 +68,7 @@ class FieldReader {
  public:
   // Rows above this size are large: a disk gives them at nearly its full rate one by one.
   static constexpr std::size_t kLargeRow = std::size_t{64} << 10;
-  static constexpr std::size_t kAlign = 64;
+  static constexpr std::size_t kAlign = kArrayAlign;
   // Bytes of the memory for direct reads: one huge page, which is a single piece for the disk's driver.
   static constexpr std::size_t kScratch = kHugePage;
 
@@ -123,7 +124,31 @@ class FieldReader {
   virtual void visit_storages(const std::function<void(const Storage&)>& each) const = 0;
 };
 
-// Returns rows x row_bytes. Throws std::length_error if no batch can be so large.
-[[nodiscard]] std::size_t batch_bytes(std::size_t rows, std::size_t row_bytes);
+// A reader of rows that are made of rows of another reader, "frames", which several rows may share. They are read
+// through the page cache, however large they are: the next row wants them.
+class FramesReader : public FieldReader {
+ public:
+  [[nodiscard]] Files files() const noexcept final {
+    Files files = frames_->files();
+    files.small_rows = files.mapped;
+    files.large_rows = false;
+    return files;
+  }
+  void visit_storages(const std::function<void(const Storage&)>& each) const final { frames_->visit_storages(each); }
+
+ protected:
+  explicit FramesReader(std::unique_ptr<const FieldReader> frames) : frames_(std::move(frames)) {}
+
+  [[nodiscard]] const FieldReader& frames() const noexcept { return *frames_; }
+  // The bound of so many rows of so many frames each.
+  [[nodiscard]] std::size_t bound_of(std::size_t rows, std::size_t frames_of_row) const {
+    std::size_t frames = 0;
+    if (__builtin_mul_overflow(rows, frames_of_row, &frames)) return batch_bytes(rows, row_bytes());
+    return frames_->bound(frames);
+  }
+
+ private:
+  std::unique_ptr<const FieldReader> frames_;
+};
 
 }  // namespace memload

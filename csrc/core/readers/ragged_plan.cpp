@@ -28,9 +28,53 @@ void copy_increased(const std::byte* src, std::byte* dst, std::size_t bytes, std
 
 }  // namespace
 
-void RaggedPlan::put_numbers(std::byte* out, std::size_t begin, std::size_t end) const noexcept {
+void ItemPlan::put_numbers(std::byte* out, std::size_t begin, std::size_t end) const noexcept {
   const auto* const bytes = reinterpret_cast<const std::byte*>(numbers.data());
   std::memcpy(out + numbers_at + begin, bytes + begin, end - begin);
+}
+
+std::size_t ItemLayout::bytes_of(std::int64_t items, std::size_t rows) const {
+  const std::size_t values = batch_bytes(static_cast<std::size_t>(items), planes * item_bytes);
+  return batch_bytes(1, round_up(values, kAlign) + batch_bytes(rows + 1, sizeof(std::int64_t)));
+}
+
+std::int64_t ItemLayout::lay_out(ItemPlan& plan) const {
+  const std::size_t rows = plan.numbers.size();
+  const std::int64_t longest = rows == 0 ? 0 : *std::max_element(plan.numbers.begin(), plan.numbers.end());
+  std::int64_t items = 0;
+  for (std::int64_t& number : plan.numbers) {
+    const std::int64_t before = items;
+    if (__builtin_add_overflow(items, number, &items)) throw std::length_error("a batch is larger than any memory");
+    if (!pads) number = before;
+  }
+  if (!pads) plan.numbers.push_back(items);
+  const std::int64_t placed =
+      pads ? static_cast<std::int64_t>(batch_bytes(rows, static_cast<std::size_t>(longest))) : items;
+  plan.bytes = bytes_of(placed, rows);  // which also says that what follows can be counted
+  plan.starts.reserve(rows + 1);
+  for (std::size_t i = 0; i <= rows; ++i) {
+    const auto before = pads ? i * static_cast<std::size_t>(longest) : static_cast<std::size_t>(plan.numbers[i]);
+    plan.starts.push_back(before * item_bytes);
+  }
+  plan.plane_bytes = plan.starts.back();
+  plan.numbers_at = round_up(plan.plane_bytes * planes, kAlign);
+  plan.outputs[0] = {0, placed * static_cast<std::int64_t>(planes)};
+  plan.outputs[1] = {plan.numbers_at, static_cast<std::int64_t>(plan.numbers.size())};
+  return items;
+}
+
+void put_pattern(std::span<const std::byte> pattern, std::byte* out, std::size_t n, std::size_t at) noexcept {
+  if (pattern.empty()) {
+    std::memset(out, 0, n);
+    return;
+  }
+  std::size_t filled = std::min(n, pattern.size());
+  for (std::size_t i = 0; i < filled; ++i) out[i] = pattern[(at + i) % pattern.size()];
+  while (filled < n) {  // what is there repeats after each whole pattern
+    const std::size_t more = std::min(filled, n - filled);
+    std::memcpy(out + filled, out, more);
+    filled += more;
+  }
 }
 
 RaggedForm::RaggedForm(std::shared_ptr<const Ragged> ragged, const std::optional<CastRule>& cast, Isa isa, Store store)
@@ -53,45 +97,13 @@ RaggedForm::RaggedForm(std::shared_ptr<const Ragged> ragged, const std::optional
   }
 }
 
-// Of both outputs, with the padding between them.
-std::size_t RaggedForm::bytes_of(std::int64_t items, std::size_t rows) const {
-  const std::size_t values = batch_bytes(static_cast<std::size_t>(items), ragged_->planes() * out_item_bytes_);
-  return batch_bytes(1, round_up(values, kAlign) + batch_bytes(rows + 1, sizeof(std::int64_t)));
-}
-
-std::size_t RaggedForm::bound(std::size_t rows) const {
-  if (!ragged_->pads()) return bytes_of(ragged_->longest(rows), rows);
-  return bytes_of(static_cast<std::int64_t>(batch_bytes(rows, static_cast<std::size_t>(ragged_->longest(1)))), rows);
-}
-
 void RaggedForm::plan(std::span<const std::int64_t> rows, RaggedPlan& plan) const {
   plan.runs.resize(rows.size());
   ragged_->find(rows, plan.runs);
   plan.numbers.reserve(rows.size() + 1);
-  std::int64_t items = 0;
-  std::int64_t longest = 0;
-  for (const Run& run : plan.runs) {
-    plan.numbers.push_back(ragged_->pads() ? run.items : items);
-    if (__builtin_add_overflow(items, run.items, &items)) throw std::length_error("a batch is larger than any memory");
-    longest = std::max(longest, run.items);
-  }
+  for (const Run& run : plan.runs) plan.numbers.push_back(run.items);
+  const std::int64_t items = layout().lay_out(plan);
   plan.bytes_in = static_cast<std::size_t>(items) * ragged_->planes() * ragged_->item_bytes();
-  if (ragged_->pads()) {
-    items = static_cast<std::int64_t>(batch_bytes(rows.size(), static_cast<std::size_t>(longest)));
-  } else {
-    plan.numbers.push_back(items);
-  }
-  plan.bytes = bytes_of(items, rows.size());  // which also says that what follows can be counted
-  plan.starts.reserve(rows.size() + 1);
-  for (std::size_t i = 0; i <= rows.size(); ++i) {
-    const auto before =
-        ragged_->pads() ? i * static_cast<std::size_t>(longest) : static_cast<std::size_t>(plan.numbers[i]);
-    plan.starts.push_back(before * out_item_bytes_);
-  }
-  plan.plane_bytes = plan.starts.back();
-  plan.numbers_at = round_up(plan.plane_bytes * ragged_->planes(), kAlign);
-  plan.outputs[0] = {0, items * static_cast<std::int64_t>(ragged_->planes())};
-  plan.outputs[1] = {plan.numbers_at, static_cast<std::int64_t>(plan.numbers.size())};
   if (const auto& counts = ragged_->counts()) {
     plan.increments.resize(rows.size());
     counts->lengths(rows, plan.increments);
@@ -108,22 +120,6 @@ void RaggedForm::put(const RaggedPlan& plan, std::size_t i, const std::byte* src
     copy_increased<std::int32_t>(src, out, elements, plan.increments[i]);
   } else {
     copy_increased<std::int64_t>(src, out, elements, plan.increments[i]);
-  }
-}
-
-// The pattern again and again, of which a first byte lies at every multiple of its size; zeros if it is empty.
-void RaggedForm::pad(std::byte* out, std::size_t n, std::size_t at) const noexcept {
-  const std::span<const std::byte> pattern = ragged_->pad();
-  if (pattern.empty()) {
-    std::memset(out, 0, n);
-    return;
-  }
-  std::size_t filled = std::min(n, pattern.size());
-  for (std::size_t i = 0; i < filled; ++i) out[i] = pattern[(at + i) % pattern.size()];
-  while (filled < n) {  // what is there repeats after each whole pattern
-    const std::size_t more = std::min(filled, n - filled);
-    std::memcpy(out + filled, out, more);
-    filled += more;
   }
 }
 

@@ -81,40 +81,16 @@ std::vector<Unit> units_of(std::span<const Sample> samples, std::int64_t frames_
   return units;
 }
 
-Mover mover_of(const std::optional<CastRule>& cast, const AffineCast* affine, Isa isa, Store store) {
-  if (affine != nullptr) return {*affine, size_of(cast->from), size_of(cast->to)};
-  if (cast) return {find_cast(*cast, isa, store), size_of(cast->from), size_of(cast->to)};
-  return {find_copy(isa, store), 1, 1};
-}
-
-struct CountPlan : FieldPlan {
-  std::vector<SliceTimes::Slice> slices;
-  std::vector<std::int64_t> starts;
-};
-
 }  // namespace
-
-FieldReader::Files SliceReader::files() const noexcept {
-  Files files = frames_->files();
-  files.small_rows = files.mapped;
-  files.large_rows = false;
-  return files;
-}
-
-std::size_t SliceReader::bound(std::size_t rows) const {
-  std::size_t frames = 0;
-  if (__builtin_mul_overflow(rows, samples(), &frames)) return batch_bytes(rows, row_bytes());
-  return frames_->bound(frames);
-}
 
 std::unique_ptr<const FieldPlan> SliceReader::plan(std::span<const std::int64_t> rows, Seeds seeds) const {
   auto plan = std::make_unique<SlicePlan>();
   plan->frames = frames_of(*slices_, rows, seeds);
   std::vector<std::uint64_t> of_frames;  // all frames of a slice have the draw of its row
-  if (frames_->draws()) {
+  if (frames().draws()) {
     for (const std::uint64_t seed : seeds) of_frames.insert(of_frames.end(), samples(), seed);
   }
-  plan->inner = frames_->plan(plan->frames, of_frames);
+  plan->inner = frames().plan(plan->frames, of_frames);
   plan->bytes = plan->inner->bytes;
   plan->work = plan->inner->work;
   plan->bytes_in = plan->inner->bytes_in;
@@ -125,17 +101,17 @@ std::unique_ptr<const FieldPlan> SliceReader::plan(std::span<const std::int64_t>
 
 void SliceReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
                        Filled& found) const {
-  frames_->fill(*slice_plan(base).inner, out, begin, end,
+  frames().fill(*slice_plan(base).inner, out, begin, end,
                 {.ask = cold.ask, .memory = cold.memory, .past = cold.past, .workspace = cold.workspace}, found);
 }
 
 std::size_t SliceReader::edge(const FieldPlan& base, std::size_t at) const noexcept {
-  return frames_->edge(*slice_plan(base).inner, at);
+  return frames().edge(*slice_plan(base).inner, at);
 }
 
 // Where starts are drawn, of the earliest start: pages nearby are as likely as others.
 void SliceReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
-  frames_->visit(frames_of(*slices_, rows, {}), each);
+  frames().visit(frames_of(*slices_, rows, {}), each);
 }
 
 // What one call of fill() does. Float is the type of blended elements.
@@ -144,7 +120,7 @@ class BlendReader::Share {
  public:
   Share(const BlendReader& field, const BlendPlan& plan, std::byte* out, const ColdReads& cold, Filled& found)
       : field_(field), plan_(plan), out_(out), cold_(cold), found_(found) {
-    std::byte* at = cold.workspace.data() + round_up(field.frames_->workspace_bytes(), kAlign);
+    std::byte* at = cold.workspace.data() + round_up(field.frames().workspace_bytes(), kAlign);
     for (std::byte*& chunk : chunks_) chunk = std::exchange(at, at + kChunkBytes);
     read_ = std::exchange(at, at + round_up(field.frames_at_once_ * field.frame_bytes_, kAlign));
     sums_ = reinterpret_cast<double*>(at);
@@ -179,9 +155,9 @@ class BlendReader::Share {
     if (field_.in_place_ != nullptr) return;
     numbers_.resize(static_cast<std::size_t>(end - first));
     std::iota(numbers_.begin(), numbers_.end(), first);
-    const auto plan = field_.frames_->plan(numbers_, {});
+    const auto plan = field_.frames().plan(numbers_, {});
     const ColdReads cold{.ask = cold_.ask, .memory = cold_.memory, .past = cold_.past, .workspace = cold_.workspace};
-    field_.frames_->fill(*plan, read_, 0, plan->work, cold, found_);
+    field_.frames().fill(*plan, read_, 0, plan->work, cold, found_);
   }
 
   // A frame of those that were read.
@@ -320,14 +296,14 @@ const Column* in_place(const AnyColumn& frames) {
 
 BlendReader::BlendReader(std::shared_ptr<const Slices> slices, std::unique_ptr<const FieldReader> frames,
                          const std::optional<CastRule>& cast, const Affine* affine, Isa isa, Store store)
-    : slices_(std::move(slices)),
-      frames_(std::move(frames)),
+    : FramesReader(std::move(frames)),
+      slices_(std::move(slices)),
       affine_(affine == nullptr ? nullptr
                                 : std::make_unique<const AffineCast>(cast->from, cast->to, *affine, isa, store)),
       widen_(slices_->element() == slices_->blended()
                  ? nullptr
                  : find_cast({slices_->element(), slices_->blended()}, isa, Store::cached)),
-      mover_(mover_of(cast, affine_.get(), isa, store)),
+      mover_(Mover::of(cast, affine_.get(), isa, store)),
       between_(find_between(isa, Store::cached)),
       into_slot_(cast || slices_->blended() != DType::f32 ? nullptr : find_between(isa, store)),
       wide_(slices_->blended() == DType::f64),
@@ -341,16 +317,9 @@ BlendReader::BlendReader(std::shared_ptr<const Slices> slices, std::unique_ptr<c
   if (cast && cast->from != slices_->blended()) throw std::invalid_argument("a cast of other elements");
 }
 
-FieldReader::Files BlendReader::files() const noexcept {
-  Files files = frames_->files();
-  files.small_rows = files.mapped;
-  files.large_rows = false;
-  return files;
-}
-
 std::size_t BlendReader::workspace_bytes() const noexcept {
   const std::size_t sums = slices_->sampling() == Sampling::mean ? elements_ * sizeof(double) : 0;
-  return round_up(frames_->workspace_bytes(), kAlign) + 3 * kChunkBytes +
+  return round_up(frames().workspace_bytes(), kAlign) + 3 * kChunkBytes +
          round_up(frames_at_once_ * frame_bytes_, kAlign) + sums;
 }
 
@@ -375,46 +344,11 @@ void BlendReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin,
 }
 
 void BlendReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
-  std::vector<std::int64_t> frames;
+  std::vector<std::int64_t> numbers;
   for (const Sample& sample : samples_of(*slices_, rows, {})) {
-    for (std::int64_t k = 0; k < sample.count; ++k) frames.push_back(sample.first + k);
+    for (std::int64_t k = 0; k < sample.count; ++k) numbers.push_back(sample.first + k);
   }
-  frames_->visit(frames, each);
-}
-
-CountReader::CountReader(std::shared_ptr<const EventCounts> counts, const std::optional<CastRule>& cast,
-                         const Affine* affine, Isa isa, Store store)
-    : counts_(std::move(counts)),
-      affine_(affine == nullptr ? nullptr
-                                : std::make_unique<const AffineCast>(cast->from, cast->to, *affine, isa, store)),
-      mover_(mover_of(cast, affine_.get(), isa, store)),
-      out_row_bytes_(counts_->row_bytes() / sizeof(std::int16_t) * (cast ? size_of(cast->to) : sizeof(std::int16_t))) {
-  if (cast && cast->from != DType::i16) throw std::invalid_argument("counts are cast from int16");
-}
-
-std::unique_ptr<const FieldPlan> CountReader::plan(std::span<const std::int64_t> rows, Seeds seeds) const {
-  auto plan = std::make_unique<CountPlan>();
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const SliceTimes::Slice slice = counts_->times().at(rows[i]);
-    plan->slices.push_back(slice);
-    plan->starts.push_back(slice.start + (seeds.empty() ? 0 : start_of_slice(slice.span, seeds[i])));
-  }
-  plan->bytes = plan->work = bound(rows.size());
-  plan->bytes_in = rows.size() * counts_->row_bytes();
-  plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
-  return plan;
-}
-
-void CountReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
-                       Filled&) const {
-  const auto& plan = static_cast<const CountPlan&>(base);
-  const std::size_t elements = counts_->row_bytes() / sizeof(std::int16_t);
-  const std::span<std::int16_t> counted(reinterpret_cast<std::int16_t*>(cold.workspace.data()), elements);
-  for (std::size_t i = (begin + out_row_bytes_ - 1) / out_row_bytes_; i * out_row_bytes_ < end; ++i) {
-    counts_->count(plan.slices[i], plan.starts[i], counted);
-    const std::size_t n = elements * sizeof(std::int16_t) / mover_.in();
-    mover_(cold.workspace.data(), out + i * out_row_bytes_, n, 0, {});
-  }
+  frames().visit(numbers, each);
 }
 
 }  // namespace memload

@@ -1,5 +1,5 @@
-// The readers of slices of time: of samples that are rows as they are stored, of samples that are computed of several
-// rows, and of counts of events.
+// The readers of slices of time: of samples that are rows as they are stored, and of samples that are computed of
+// several rows.
 #pragma once
 
 #include <cstdint>
@@ -19,35 +19,31 @@
 namespace memload {
 
 // It puts the frames of the samples into the slot.
-class SliceReader final : public FieldReader {
+class SliceReader final : public FramesReader {
  public:
   SliceReader(std::shared_ptr<const Slices> slices, std::unique_ptr<const FieldReader> frames)
-      : slices_(std::move(slices)), frames_(std::move(frames)) {}
+      : FramesReader(std::move(frames)), slices_(std::move(slices)) {}
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return slices_->rows(); }
-  [[nodiscard]] bool draws() const noexcept override { return slices_->times().draws() || frames_->draws(); }
-  [[nodiscard]] std::size_t row_bytes() const noexcept override { return samples() * frames_->row_bytes(); }
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return frames_->workspace_bytes(); }
-  // Frames of several slices are read through the page cache, however large they are: the next slice wants them.
-  [[nodiscard]] Files files() const noexcept override;
-  [[nodiscard]] std::size_t bound(std::size_t rows) const override;
+  [[nodiscard]] bool draws() const noexcept override { return slices_->times().draws() || frames().draws(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override { return samples() * frames().row_bytes(); }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return frames().workspace_bytes(); }
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return bound_of(rows, samples()); }
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
             Filled& found) const override;
   [[nodiscard]] std::size_t edge(const FieldPlan& plan, std::size_t at) const noexcept override;
   void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
-  void visit_storages(const std::function<void(const Storage&)>& each) const override { frames_->visit_storages(each); }
 
  private:
   [[nodiscard]] std::size_t samples() const noexcept { return static_cast<std::size_t>(slices_->grid().samples); }
 
   std::shared_ptr<const Slices> slices_;
-  std::unique_ptr<const FieldReader> frames_;
 };
 
 // Rows are read a few at a time into a workspace, by the reader of the frames. A chunk of their elements becomes float,
 // is blended in the first-level cache, and is cast into the slot.
-class BlendReader final : public FieldReader {
+class BlendReader final : public FramesReader {
  public:
   // frames: the reader of the frames, without a cast. cast: that of the blended elements, float32 or float64. Throws
   // std::invalid_argument if the cast has no implementation.
@@ -57,21 +53,18 @@ class BlendReader final : public FieldReader {
   [[nodiscard]] std::int64_t rows() const noexcept override { return slices_->rows(); }
   [[nodiscard]] bool draws() const noexcept override { return slices_->times().draws(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept override { return samples_ * frame_bytes_; }
-  [[nodiscard]] Files files() const noexcept override;
   [[nodiscard]] std::size_t workspace_bytes() const noexcept override;
   [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
             Filled& found) const override;
   void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
-  void visit_storages(const std::function<void(const Storage&)>& each) const override { frames_->visit_storages(each); }
 
  private:
   template <class Float>
   class Share;
 
   std::shared_ptr<const Slices> slices_;
-  std::unique_ptr<const FieldReader> frames_;
   std::unique_ptr<const AffineCast> affine_;  // before what borrows it
   CastFn widen_;                              // stored elements to blended ones; nullptr where they are alike
   Mover mover_;                               // blended elements to those of the slot
@@ -84,32 +77,6 @@ class BlendReader final : public FieldReader {
   std::size_t elements_;  // of a frame
   std::size_t samples_;   // of a slice
   std::size_t frames_at_once_;
-  std::size_t out_row_bytes_;
-};
-
-// Events are in memory. A slice is counted as a whole, in a workspace, and then cast into the slot.
-class CountReader final : public FieldReader {
- public:
-  // cast: that of the counts, int16. Throws std::invalid_argument if the cast has no implementation.
-  CountReader(std::shared_ptr<const EventCounts> counts, const std::optional<CastRule>& cast, const Affine* affine,
-              Isa isa, Store store);
-
-  [[nodiscard]] std::int64_t rows() const noexcept override { return counts_->rows(); }
-  [[nodiscard]] bool draws() const noexcept override { return counts_->times().draws(); }
-  [[nodiscard]] std::size_t row_bytes() const noexcept override { return counts_->row_bytes(); }
-  [[nodiscard]] Files files() const noexcept override { return {}; }
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return counts_->row_bytes(); }
-  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
-  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
-  void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
-            Filled& found) const override;
-  void visit(std::span<const std::int64_t>, const Stored&) const override {}
-  void visit_storages(const std::function<void(const Storage&)>&) const override {}
-
- private:
-  std::shared_ptr<const EventCounts> counts_;
-  std::unique_ptr<const AffineCast> affine_;  // before what borrows it
-  Mover mover_;
   std::size_t out_row_bytes_;
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/base/memory.h"
-#include "core/readers/shared_frames.h"
+#include "core/columns/shared_frames.h"
 
 namespace memload {
 namespace {
@@ -31,19 +31,6 @@ void append_places(WindowPlan& plan) {
 
 }  // namespace
 
-FieldReader::Files WindowReader::files() const noexcept {
-  Files files = frames_->files();
-  files.small_rows = files.mapped;
-  files.large_rows = false;
-  return files;
-}
-
-std::size_t WindowReader::bound(std::size_t rows) const {
-  std::size_t frames = 0;
-  if (__builtin_mul_overflow(rows, windows_->steps().size(), &frames)) return batch_bytes(rows, row_bytes());
-  return frames_->bound(frames);
-}
-
 std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t> rows, Seeds seeds) const {
   auto plan = std::make_unique<WindowPlan>();
   if (windows_->shares()) {
@@ -53,7 +40,7 @@ std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t
   }
   std::vector<std::uint64_t> of_frames;  // all frames of a window have the draw of its row
   for (const std::uint64_t seed : seeds) of_frames.insert(of_frames.end(), windows_->steps().size(), seed);
-  plan->inner = frames_->plan(plan->shared.frames, of_frames);
+  plan->inner = frames().plan(plan->shared.frames, of_frames);
   plan->bytes = plan->inner->bytes;
   plan->work = plan->places_from = plan->inner->work;
   plan->bytes_in = plan->inner->bytes_in;
@@ -68,7 +55,7 @@ void WindowReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin
   const WindowPlan& plan = window_plan(base);
   const std::size_t frames_end = std::min(end, plan.inner->work);
   if (begin < frames_end) {
-    frames_->fill(*plan.inner, out, begin, frames_end,
+    frames().fill(*plan.inner, out, begin, frames_end,
                   {.ask = cold.ask, .memory = cold.memory, .past = cold.past, .workspace = cold.workspace}, found);
   }
   const std::size_t from = std::max(begin, plan.places_from);
@@ -81,11 +68,11 @@ void WindowReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin
 
 std::size_t WindowReader::edge(const FieldPlan& base, std::size_t at) const noexcept {
   const FieldPlan& inner = *window_plan(base).inner;
-  return at < inner.work ? frames_->edge(inner, at) : at;
+  return at < inner.work ? frames().edge(inner, at) : at;
 }
 
 void WindowReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
-  frames_->visit(windows_->frames_of(rows), each);
+  frames().visit(windows_->frames_of(rows), each);
 }
 
 }  // namespace memload

@@ -15,32 +15,28 @@ namespace memload {
 
 // For windows that share frames, it puts two arrays into the slot: the frames and the int64 places of share_frames().
 // The second is empty where the first has the windows themselves.
-class WindowReader final : public FieldReader {
+class WindowReader final : public FramesReader {
  public:
   WindowReader(std::shared_ptr<const Windows> windows, std::unique_ptr<const FieldReader> frames)
-      : windows_(std::move(windows)), frames_(std::move(frames)) {}
+      : FramesReader(std::move(frames)), windows_(std::move(windows)) {}
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return windows_->rows(); }
   [[nodiscard]] std::size_t outputs() const noexcept override { return windows_->shares() ? 2 : 1; }
-  [[nodiscard]] bool draws() const noexcept override { return frames_->draws(); }
+  [[nodiscard]] bool draws() const noexcept override { return frames().draws(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept override {
-    return windows_->steps().size() * frames_->row_bytes();
+    return windows_->steps().size() * frames().row_bytes();
   }
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return frames_->workspace_bytes(); }
-  // Frames of several windows are read through the page cache, however large they are: the next window wants them.
-  [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return frames().workspace_bytes(); }
   // The bound of the windows themselves, shared or not, since the rows of the batch are not known.
-  [[nodiscard]] std::size_t bound(std::size_t rows) const override;
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return bound_of(rows, windows_->steps().size()); }
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
             Filled& found) const override;
   [[nodiscard]] std::size_t edge(const FieldPlan& plan, std::size_t at) const noexcept override;
   void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
-  void visit_storages(const std::function<void(const Storage&)>& each) const override { frames_->visit_storages(each); }
 
  private:
   std::shared_ptr<const Windows> windows_;
-  std::unique_ptr<const FieldReader> frames_;
 };
 
 }  // namespace memload

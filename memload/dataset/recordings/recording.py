@@ -17,7 +17,8 @@ from memload.columns.numbers import kind
 from memload.columns.ragged_fields import RaggedField
 from memload.columns.spikes import Spikes
 from memload.dataset.dataset import Dataset
-from memload.dataset.recordings.slicing import Sampling, SliceRequest, sliced
+from memload.dataset.recordings.grids import Sampling, SliceRequest
+from memload.dataset.recordings.slicing import sliced
 from memload.formats.ragged_arrays import field_of
 
 Track = Field | Spikes
@@ -100,19 +101,24 @@ class Recording:
         """Return the dataset of slices of time: each row has the samples of each field in one slice.
 
         Sample k of a field lies at the start of the slice + its offset + k / rate. Bin k, for means and counts of
-        spikes, goes from sample k to sample k + 1. Slices that a field does not cover, since it begins later or has a
-        gap, are left out, and so are those that leave their interval, offsets included.
+        spikes, goes from sample k to sample k + 1; spikes can also be listed by their times. Slices that a field does
+        not cover, since it begins later or has a gap, are left out, and so are those that leave their interval, offsets
+        included.
 
         Args:
             duration: seconds of a slice.
             hop: seconds from the start of one slice to the start of the next; default: `duration`. The first slice of
                 an interval starts with it.
-            rates: samples in a second, by field. Fields without one have the rate of their clock. Spikes need one.
+            rates: samples in a second, by field. Fields without one have the rate of their clock. Spikes need one,
+                unless they are listed.
             offset: seconds by which a field is read later than the slice starts, by field, such as {"responses": 0.1}.
             sampling: how rows become samples, for all fields or by field. "nearest" takes the row that is nearest in
                 time, "previous" the one that holds then; "linear" interpolates between two rows and "mean" averages
                 those of a bin, both as float32, or float64 of float64, int32 and int64. A bin in which no row begins
-                has the row that holds.
+                has the row that holds. Spikes are counted in bins; "times" lists them as two fields whose rows differ
+                in length, in the order of their times: their seconds from where the slice of the field begins, offset
+                included, float64, and under the name with "_unit_index" behind their units, int64, as positions in
+                `Spikes.names`.
             within: where slices are cut: the name of a table of intervals, `memload.Intervals`, or pairs (start, stop)
                 in seconds. None: wherever all fields are. Rows that begin outside of the interval are not read: near
                 an edge, "nearest" and "linear" take the first or last row inside. Only "previous", and an interval in
@@ -121,12 +127,15 @@ class Recording:
             random: cut one slice, or so many, out of each interval, at a start that is drawn anew for each pass. A gap
                 parts an interval in two. Starts follow from the seed of the loader, and a resumed pass has the same.
             pad: keep slices that reach out of their interval or into gaps. What they have there is zeros, and each
-                field gets a mask ``(samples,)`` of bools, named with "_mask" behind, which is False there.
+                field gets a mask ``(samples,)`` of bools, named with "_mask" behind, which is False there. Spikes that
+                are listed get, named with "_span" behind, the seconds from which and up to which they were recorded,
+                float64 (2,).
             columns: columns of `within` that become fields, with the value of the slice's interval.
 
         Returns:
-            A dataset of the fields, ``(samples, *shape)`` each. Slices of intervals have the field ``interval``, the
-            number of their interval; slices at given times have ``onset``, the position in `at`.
+            A dataset of the fields, ``(samples, *shape)`` each, and ``(None,)`` for spikes that are listed. Slices of
+            intervals have the field ``interval``, the number of their interval; slices at given times have ``onset``,
+            the position in `at`.
 
         Raises:
             KeyError: there is no such field, table or column.

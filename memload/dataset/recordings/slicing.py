@@ -6,116 +6,29 @@ are intersected; starts at every hop, at given times, or drawn at random are the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from memload import _core
-from memload.columns.clocks import SECOND, SLACK, Clock, Nanoseconds, fraction, nanoseconds, one_time, periods
+from memload.columns.clocks import SECOND, SLACK, Clock, Nanoseconds, fraction, nanoseconds, periods
 from memload.columns.fields import Field
 from memload.columns.intervals import Intervals
 from memload.columns.numbers import kind
+from memload.columns.ragged_fields import RaggedField
 from memload.columns.spikes import Spikes
 from memload.dataset.dataset import Dataset
+from memload.dataset.recordings.grids import Grid, Sampling, SliceRequest, grid_of
 from memload.dataset.recordings.ranges import Ranges
 from memload.dtypes import code_of
 from memload.formats.ragged_arrays import field_of
 
-Sampling = Literal["nearest", "previous", "linear", "mean"]
-"""How rows become samples."""
-
-SAMPLINGS: tuple[Sampling, ...] = ("nearest", "previous", "linear", "mean")
-
 _FROM, _UNTIL = -(2**62), 2**62
 _OWN = ("interval", "onset")
-_BLENDED = {"U8", "I8", "I16", "U16", "I32", "I64", "F16", "BF16", "F32", "F64"}
 _WIDE = (torch.float64, torch.int32, torch.int64)
-
-
-@dataclass(frozen=True)
-class SliceRequest:
-    """The arguments of `Recording.slices`, checked as far as they can be without a recording.
-
-    Raises:
-        TypeError, ValueError: they exclude each other, or are not what is documented there.
-    """
-
-    duration: Any
-    hop: Any
-    rates: Mapping[str, Any]
-    offset: Mapping[str, float]
-    sampling: Any
-    at: Any
-    random: Any
-    pad: bool
-    columns: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        fraction(self.duration, "duration=")
-        if self.hop is not None:
-            fraction(self.hop, "hop=")
-        if self.at is not None and (self.hop is not None or self.random):
-            raise TypeError("at= gives each start: leave out hop= and random=")
-        if self.at is not None and self.columns:
-            raise TypeError(
-                "at= gives starts, not intervals: leave out columns=, and choose values by the field 'onset'"
-            )
-        if self.random and self.hop is not None:
-            raise TypeError("random= draws each start: leave out hop=")
-        if self.random and self.pad:
-            raise TypeError("random= draws starts of slices that are covered: leave out pad=")
-        if not isinstance(self.random, bool | int | np.integer) or self.random < 0:
-            raise TypeError(f"random= is True, or a number of slices for each interval; got {self.random!r}")
-        for one in self.sampling.values() if isinstance(self.sampling, Mapping) else [self.sampling]:
-            if one not in SAMPLINGS:
-                raise ValueError(f"sampling= is one of {SAMPLINGS}, for all fields or by field; got {one!r}")
-
-    def check_names(self, fields: Mapping[str, Any]) -> None:
-        """Raise KeyError if an argument names a field that is not there."""
-        named = {"rates": self.rates, "offset": self.offset}
-        if isinstance(self.sampling, Mapping):
-            named["sampling"] = self.sampling
-        for argument, names in named.items():
-            for name in names:
-                if name not in fields:
-                    raise KeyError(f"{argument}= names the field {name!r}; there are {list(fields)}")
-
-    def sampling_of(self, name: str) -> Sampling:
-        """Return how the rows of a field become samples."""
-        found: Sampling = self.sampling.get(name, "nearest") if isinstance(self.sampling, Mapping) else self.sampling
-        return found
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The samples of a field in each slice.
-
-    Attributes:
-        samples: how many.
-        rate: how many in a second.
-        offset: nanoseconds from the start of the slice to the first.
-        bins: whether samples stand for the time up to the next, rather than for a moment.
-    """
-
-    samples: int
-    rate: Fraction
-    offset: int
-    bins: bool
-
-    @property
-    def native(self) -> tuple[int, tuple[int, int], int]:
-        """The grid as the engine reads it."""
-        return self.samples, (self.rate.numerator, self.rate.denominator), self.offset
-
-    def starts(self, begins: Nanoseconds, ends: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
-        """Return the first and the last start of slices whose samples lie in these pieces of time."""
-        if self.bins:
-            return begins - SLACK - self.offset, ends + SLACK - self.offset - int(periods(self.rate, self.samples))
-        return begins - SLACK - self.offset, ends - 1 - SLACK - self.offset - int(periods(self.rate, self.samples - 1))
 
 
 def sliced(
@@ -124,14 +37,25 @@ def sliced(
     """Return the dataset of `Recording.slices`, described there."""
     request.check_names(fields)
     _check_columns(fields, within, request.columns)
-    grids = {name: _grid(name, one, clocks.get(name), request) for name, one in fields.items()}
+    grids = {name: grid_of(name, one, clocks.get(name), request) for name, one in fields.items()}
     if within is not None:
         within.check_apart("intervals that slices are cut from")
     chosen = _chosen(fields, clocks, grids, within, request)
     made: dict[str, Field] = {}
     for name, one in fields.items():
-        made.update(_columns(name, one, clocks.get(name), grids[name], chosen, request))
-    return Dataset({**made, **_labels(chosen, within, request)})
+        _add(made, _columns(name, one, clocks.get(name), grids[name], chosen, request))
+    _add(made, _labels(chosen, within, request))
+    return Dataset(made)
+
+
+def _add(made: dict[str, Field], more: Iterable[tuple[str, Field]]) -> None:
+    for name, field in more:
+        if name in made:
+            raise ValueError(
+                f"slices would have two fields {name!r}: one is made beside another field or of a column; "
+                "give that of the recording another name"
+            )
+        made[name] = field
 
 
 def _check_columns(fields: Mapping[str, Any], within: Intervals | None, columns: tuple[str, ...]) -> None:
@@ -147,39 +71,6 @@ def _check_columns(fields: Mapping[str, Any], within: Intervals | None, columns:
     for name in _OWN:
         if name in fields:
             raise ValueError(f"a field may not be named {name!r}, which is the name of a number of each slice")
-
-
-def _grid(name: str, one: Field | Spikes, clock: Clock | None, request: SliceRequest) -> Grid:
-    if name in request.rates:
-        rate = fraction(request.rates[name], f"the rate of {name!r}")
-    elif clock is None:
-        raise ValueError(f"rates= needs the bins in a second for the spikes of {name!r}, as in rates={{{name!r}: 50}}")
-    else:
-        rate = clock.rate if clock.is_regular else fraction(clock.hertz, "a rate")
-    bins = isinstance(one, Spikes) or request.sampling_of(name) == "mean"
-    offset = one_time(request.offset.get(name, 0), f"the offset of {name!r}")
-    grid = Grid(_samples(name, rate, request.duration, clock), rate, offset, bins)
-    if isinstance(one, Spikes):
-        one.check_bins(name, int(periods(rate, 1)) + 1)
-    elif request.sampling_of(name) in ("linear", "mean") and code_of(one.dtype) not in _BLENDED:
-        raise ValueError(
-            f'field {name!r} is {one.kind}, of which there is no average: sampling={{{name!r}: "nearest"}}'
-        )
-    return grid
-
-
-def _samples(name: str, rate: Fraction, duration: Any, clock: Clock | None) -> int:
-    exact = fraction(duration, "duration=") * rate
-    samples = round(exact)
-    if samples < 1 or abs(exact - samples) > Fraction(1, 10**6) * max(samples, 1):
-        longer = max(1, samples) / rate
-        whole = max(1, round(rate))
-        about = "" if clock is None or clock.is_regular else "about "
-        raise ValueError(
-            f"a slice of {float(duration):g} s has {float(exact):.6g} samples of {name!r} at {about}{float(rate):g} Hz"
-            f": give rates={{{name!r}: {whole}}}, another rate that divides, or duration={float(longer):g}"
-        )
-    return samples
 
 
 @dataclass(frozen=True)
@@ -355,6 +246,9 @@ def _columns(
     name: str, one: Field | Spikes, clock: Clock | None, grid: Grid, chosen: Chosen, request: SliceRequest
 ) -> Iterator[tuple[str, Field]]:
     """The field of the slices, and with padding its mask."""
+    if isinstance(one, Spikes) and request.sampling_of(name) == "times":
+        yield from _listed(name, one, grid, chosen, pad=request.pad)
+        return
     if isinstance(one, Spikes):
         counts = _core.EventCounts([one.events], len(one.names), chosen.native, grid.native)
         yield name, Field(torch.int16, (grid.samples, len(one.names)), counts)
@@ -367,6 +261,27 @@ def _columns(
         yield name, _slices(one, native, grid, chosen, request.sampling_of(name), pad=request.pad)
     if request.pad:
         yield f"{name}_mask", _mask(native, rows, grid, chosen)
+
+
+def _listed(name: str, one: Spikes, grid: Grid, chosen: Chosen, *, pad: bool) -> Iterator[tuple[str, Field]]:
+    """The times of spikes and their units, and with padding from when to when spikes were recorded."""
+    times = chosen.native
+    yield name, RaggedField(torch.float64, (None,), _core.EventItems([one.events], times, grid.window, "time"))
+    units = _core.EventItems([one.events], times, grid.window, "unit")
+    yield f"{name}_unit_index", RaggedField(torch.int64, (None,), units)
+    if pad:
+        yield f"{name}_span", field_of(f"{name}_span", _spans(one, grid, chosen))
+
+
+def _spans(one: Spikes, grid: Grid, chosen: Chosen) -> Any:
+    """From when to when spikes were recorded in each slice, in seconds from its beginning: float64 (n, 2)."""
+    offset, duration = grid.window
+    begins = chosen.starts + offset
+    edges = np.stack([np.full_like(begins, one.begin), np.full_like(begins, one.end)], axis=1)
+    if len(chosen.lows):
+        edges = np.stack([np.maximum(edges[:, 0], chosen.lows), np.minimum(edges[:, 1], chosen.highs)], axis=1)
+    inside = np.clip(edges - begins[:, None], 0, duration)
+    return np.maximum(inside, inside[:, :1]) / SECOND  # a slice that lies elsewhere has a span of no length
 
 
 def _slices(one: Field, clock: _core.Clock, grid: Grid, chosen: Chosen, sampling: Sampling, *, pad: bool) -> Field:
@@ -394,14 +309,13 @@ def _mask(clock: _core.Clock, rows: int, grid: Grid, chosen: Chosen) -> Field:
     return Field(torch.bool, (grid.samples,), column)
 
 
-def _labels(chosen: Chosen, within: Intervals | None, request: SliceRequest) -> dict[str, Field]:
-    made: dict[str, Field] = {}
+def _labels(chosen: Chosen, within: Intervals | None, request: SliceRequest) -> Iterator[tuple[str, Field]]:
     if request.at is not None:
-        return {"onset": field_of("onset", chosen.labels)}
+        yield "onset", field_of("onset", chosen.labels)
+        return
     if within is None:
-        return made
-    made["interval"] = field_of("interval", chosen.labels)
+        return
+    yield "interval", field_of("interval", chosen.labels)
     for name in request.columns:
         values = within.columns[name][chosen.labels]
-        made[name] = field_of(name, [str(one) for one in values] if values.dtype.kind in "OUS" else values)
-    return made
+        yield name, field_of(name, [str(one) for one in values] if values.dtype.kind in "OUS" else values)

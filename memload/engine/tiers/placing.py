@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
-from memload._core import Column, EventCounts, Ragged, RowCache, Slices, Storage, Tiles, Windows
+from memload._core import Column, EventCounts, EventItems, Ragged, RowCache, Slices, Storage, Tiles, Windows
 from memload.casts.rule import Cast, casts_by_field
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
@@ -105,7 +105,7 @@ def placed(fields: Mapping[str, Field], tier: Tier, options: TierOptions) -> dic
     options.check_for(tier)
     casts = options.casts(fields)
     for name, one in fields.items():
-        if not isinstance(one.column, Column | Tiles | Windows | Ragged | Slices | EventCounts):
+        if not isinstance(one.column, Column | Tiles | Windows | Ragged | Slices | EventCounts | EventItems):
             raise ValueError(
                 f"the rows of field {name!r} lie on a device: choose a tier for the dataset they came from"
             )

@@ -110,6 +110,12 @@ def test_padded_batches_hold_the_value_that_was_asked_for(counts, pad, item, bat
         assert same_tensor(batch["x"].values, full.double() if casts else full)
 
 
+def test_a_cast_with_constants_of_rows_that_differ_is_that_of_torch():
+    ds = memload.from_arrays(x=memload.ragged([torch.arange(n, dtype=torch.int16) for n in (3, 0, 2)]))
+    cast = memload.Cast(torch.float32, scale=2.0, offset=-1.0)
+    assert next(iter(memload.FastLoader(ds, 3, cast={"x": cast})))["x"].values.tolist() == [-1, 1, 3, -1, 1]
+
+
 def test_what_pads_rows_goes_with_the_dataset_and_its_casts():
     rows = [torch.full((n,), 200, dtype=torch.uint8) for n in (1, 3, 2, 2)]
     base = memload.from_arrays(x=memload.ragged(rows), y=memload.ragged([row.short() for row in rows]))

@@ -1,10 +1,9 @@
-#include "core/readers/shared_frames.h"
+#include "core/columns/shared_frames.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/base/memory.h"
-#include "core/readers/field_reader.h"
 
 namespace memload {
 namespace {
@@ -107,7 +106,7 @@ SharedFrames share_frames(std::span<const std::int64_t> begins, std::span<const 
   if (begins.empty()) return {};
   const std::size_t expanded = batch_bytes(batch_bytes(begins.size(), steps.size()), frame_bytes);
   const auto pays = [&](std::size_t frames, std::size_t places) {
-    const std::size_t taken = round_up(frames * frame_bytes, FieldReader::kAlign) + places * sizeof(std::int64_t);
+    const std::size_t taken = round_up(frames * frame_bytes, kArrayAlign) + places * sizeof(std::int64_t);
     return 10 * taken <= kMostTaken * expanded;
   };
   const auto [lowest, highest] = std::minmax_element(steps.begin(), steps.end());
