@@ -11,13 +11,13 @@
 // for 16 bytes of results at best. A tile costs a warp about 180 more, once for 2 KB of a stored row.
 //
 //                                sm_80          sm_90          sm_100
-//   u8 -> u8 plain               31, 0,  15     31, 0,  15     32, 0,  13
-//   u8 -> bf16 plain             30, 0,  36     30, 0,  36     32, 0,  40
+//   u8 -> u8 plain               31, 0,  15     32, 0,  15     32, 0,  13
+//   u8 -> bf16 plain             30, 0,  36     32, 0,  36     32, 0,  40
 //   u8 -> bf16 norm_removed      32, 0,  52     33, 0,  52     32, 0,  56
-//   u8 -> bf16 scaled            32, 0,  56     32, 0,  57     32, 0,  57
+//   u8 -> bf16 scaled            32, 0,  52     32, 0,  53     32, 0,  57
 //   u8 -> bf16 fused             46, 0,  76     48, 0,  80     48, 0,  74
 //   i16 -> bf16 by_reciprocal    48, 0, 148     48, 0, 141     48, 0, 141
-//   u8 -> f32 norm_removed       30, 0,  31     30, 0,  31     32, 0,  33
+//   u8 -> f32 norm_removed       32, 0,  31     32, 0,  31     32, 0,  33
 //   u8 -> f32 by_reciprocal      47, 0,  91     48, 0,  92     40, 0,  94
 //   f32 -> bf16 plain            40, 0,  28     40, 0,  28     32, 0,  32
 //   f32 -> bf16 computed         48, 0, 156     48, 0, 168     48, 0, 171
@@ -38,6 +38,7 @@ namespace {
 
 constexpr std::uint32_t kWarpsPerBlock = kThreads / kWarp;
 constexpr std::size_t kMostRows = std::size_t{1} << 30;  // of one launch
+constexpr std::uint32_t kWordsOfLine = 8;                // of 128 bytes, which a memory is asked for at once
 
 using Copy = CastOf<std::uint8_t, std::uint8_t, How::plain>;
 
@@ -78,12 +79,16 @@ __device__ void end_loads() {
 #endif
 }
 
-// Loads the words of a tile, the first of which is `from`, for the whole warp; of bytes outside [begin, end) none.
+// Loads the words of a tile, the first of which is `from`, for the whole warp; of bytes outside [begin, end) none. Each
+// turn of the warp ends where a line of 128 bytes ends, since a line that two turns share is two requests, which a bus
+// takes longer for than for one (Min et al., EMOGI, VLDB 2021, section 3: what is merged and aligned, and what is not).
 __device__ void load_tile(const unsigned char* from, std::uint32_t count, uint4* words, std::uint32_t lane,
                           const unsigned char* begin, const unsigned char* end) {
   if (begin <= from && from + std::size_t{count} * kWord <= end) {
-    for (std::uint32_t word = lane; word < count; word += kWarp) {
-      begin_load(words + word, reinterpret_cast<const uint4*>(from) + word);
+    const auto in_line = static_cast<std::int32_t>(reinterpret_cast<std::uintptr_t>(from) / kWord % kWordsOfLine);
+    for (auto word = static_cast<std::int32_t>(lane) - in_line; word < static_cast<std::int32_t>(count);
+         word += kWarp) {
+      if (word >= 0) begin_load(words + word, reinterpret_cast<const uint4*>(from) + word);
     }
     end_loads();
   } else {
