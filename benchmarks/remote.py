@@ -39,7 +39,7 @@ BATCH, AT_ONCE = 16, (32, 192)
 
 
 async def serve(folder: Path, latency: float) -> None:
-    """Serve the files of a folder, and print the port, and each range that is asked for."""
+    """Serve the files of a folder, and print the port, and each range of a file that is asked for."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -51,12 +51,16 @@ async def serve(folder: Path, latency: float) -> None:
     async def reply(head: str) -> bytes:
         path = folder / head.split()[1].lstrip("/")
         await asyncio.sleep(latency)
-        if not path.is_file():
+        if path not in held and not path.is_file():
+            print(path.name, 0, 0, flush=True)
             return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-        data = memoryview(held.setdefault(path, path.read_bytes()))
+        if path not in held:
+            held[path] = path.read_bytes()
+        data = memoryview(held[path])
         size, asked = len(data), re.search(r"range: bytes=(\d+)-(\d+)", head, re.IGNORECASE)
         common = f'ETag: "{size}"\r\nLast-Modified: Wed, 25 Nov 2026 00:00:00 GMT\r\n'
         if asked is None:
+            print(path.name, 0, size, flush=True)
             return f"HTTP/1.1 200 OK\r\n{common}Content-Length: {size}\r\n\r\n".encode() + bytes(data)
         begin, last = int(asked[1]), min(int(asked[2]), size - 1)
         print(path.name, begin, last + 1, flush=True)

@@ -41,6 +41,7 @@ QUICK = {
     "ragged.py": [],
     "recordings.py": [],
     "remote.py": [],
+    "remote_opening.py": [],
     "resize.py": [],
     "resume.py": [],
     "scaling.py": ["--device", "cpu", "--workloads", "W2", "--variants", "bf16"],

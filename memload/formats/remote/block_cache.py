@@ -288,7 +288,7 @@ class BlockCache:
         for block in blocks:
             number, offset, nbytes = self._place(block)
             file, base = self.mirrors.place(number)
-            punch(file, base + offset, nbytes)
+            punch(file.number, base + offset, nbytes)
 
     def _goes_on_with_less(self, blocks: range) -> bool:
         """Take what lies there, without some blocks, as the room from now on; return False if that is too little.

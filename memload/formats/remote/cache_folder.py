@@ -25,6 +25,7 @@ import xxhash
 
 from memload._core import BlockTable, CacheRoom
 from memload.errors import FormatError
+from memload.formats.remote.descriptors import Descriptors
 
 ROOM, SET, TABLE = "room", "set.json", "blocks"
 LEAST_BLOCK = 1 << 16
@@ -79,16 +80,8 @@ class CachedSet:
 
     def remove_blocks(self, table: BlockTable, blocks: Sequence[int] | Any) -> int:
         """Remove blocks that nobody has pinned; return the bytes."""
-        with contextlib.ExitStack() as opened:
-            descriptors: dict[int, int] = {}
-
-            def descriptor(number: int) -> int:
-                if number not in descriptors:
-                    descriptors[number] = os.open(self.path / self.files[number].name, os.O_RDWR | os.O_CLOEXEC)
-                    opened.callback(os.close, descriptors[number])
-                return descriptors[number]
-
-            return evicted(table, blocks, lambda number: (descriptor(number), 0))
+        files = Descriptors(self.path)
+        return evicted(table, blocks, lambda number: (files.of(self.files[number].name), 0))
 
 
 def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
@@ -107,7 +100,7 @@ def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
             nbytes = table.bytes_of(block)
             with contextlib.suppress(FileNotFoundError):  # somebody removed the mirror file
                 file, base = place(number)
-                punch(file, base + (block - int(firsts[number])) * table.block_bytes, nbytes)
+                punch(file.number, base + (block - int(firsts[number])) * table.block_bytes, nbytes)
             freed += nbytes
     finally:
         table.gone(leaving)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from memload._core import BlockTable, Storage
 from memload.errors import ShardReadError
 from memload.formats.remote.cache_folder import CachedSet, RemoteFile
+from memload.formats.remote.descriptors import Descriptor, Descriptors
 
 
 class Mirrors:
@@ -18,8 +18,7 @@ class Mirrors:
 
     def __init__(self, entry: CachedSet) -> None:
         self._entry = entry
-        self._open: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._open = Descriptors(entry.path)
         for file in entry.files:
             if (entry.path / file.name).stat().st_size != file.nbytes:
                 raise ShardReadError(
@@ -27,13 +26,9 @@ class Mirrors:
                     f"the folder {entry.path}"
                 )
 
-    def place(self, number: int) -> tuple[int, int]:
+    def place(self, number: int) -> tuple[Descriptor, int]:
         """Return the descriptor of a file, and where it begins there."""
-        with self._lock:
-            if number not in self._open:
-                path = self._entry.path / self._entry.files[number].name
-                self._open[number] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            return self._open[number], 0
+        return self._open.of(self._entry.files[number].name), 0
 
     def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
         """Map a file, which errors call `name`."""
@@ -41,9 +36,7 @@ class Mirrors:
 
     def close(self) -> None:
         """Close the descriptors."""
-        for file in self._open.values():
-            os.close(file)
-        self._open.clear()
+        self._open.close()
 
 
 class MirrorsInMemory:
@@ -53,35 +46,33 @@ class MirrorsInMemory:
         self._files = files
         ends = np.cumsum([-(-file.nbytes // 4096) * 4096 for file in files], dtype=np.int64)
         self._begins = [0, *ends.tolist()]
-        self._file = os.memfd_create("memload-blocks", os.MFD_CLOEXEC)
-        os.ftruncate(self._file, self._begins[-1])
+        self._file = Descriptor.of_memory("memload-blocks", self._begins[-1])
 
-    def place(self, number: int) -> tuple[int, int]:
+    def place(self, number: int) -> tuple[Descriptor, int]:
         """Return the descriptor of the file, and where a shard begins there."""
         return self._file, self._begins[number]
 
     def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
         """Map the part of one shard, which errors call `name`."""
-        path, nbytes = f"/proc/self/fd/{self._file}", self._files[number].nbytes
+        path, nbytes = f"/proc/self/fd/{self._file.number}", self._files[number].nbytes
         return Storage.mirror(path, name, table, number, origin, self._begins[number], nbytes)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._file)
+        """Do nothing: the descriptor ends with this object."""
 
 
-def read_at(file: int, offset: int, nbytes: int) -> bytes:
+def read_at(file: Descriptor, offset: int, nbytes: int) -> bytes:
     """Return bytes of a file; fewer where it ends. Raises OSError."""
     pieces: list[bytes] = []
-    while nbytes and (piece := os.pread(file, nbytes, offset)):
+    while nbytes and (piece := os.pread(file.number, nbytes, offset)):
         pieces.append(piece)
         nbytes -= len(piece)
         offset += len(piece)
     return b"".join(pieces)
 
 
-def write_at(file: int, data: memoryview, offset: int) -> None:
+def write_at(file: Descriptor, data: memoryview, offset: int) -> None:
     """Write bytes into a file. Raises OSError."""
     while len(data):
-        done = os.pwrite(file, data, offset)
+        done = os.pwrite(file.number, data, offset)
         data, offset = data[done:], offset + done

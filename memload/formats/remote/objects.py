@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -28,10 +28,12 @@ _FILES = frozenset(
 _ATTEMPTS, _WRITING_ATTEMPTS = 8, 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before the second attempt, and before any other
 _MOST_SAID = 300  # characters of what a store said
+_NO_BUCKET = "there is no such bucket"
 _DELETED_AT_ONCE = 1000
-_SMALL_AT_ONCE = 64  # requests for small objects
+_MOST_AT_ONCE = 200  # requests for small objects and small parts
 
 T = TypeVar("T")
+G = TypeVar("G")
 
 
 class Part(NamedTuple):
@@ -131,33 +133,30 @@ class Objects:
     def read_all(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Return the bytes of many parts (name, begin, end), which are asked for in parallel; raises as `read`."""
 
-        async def together() -> list[bytes]:
-            carrier = link()
+        async def one(name: str, begin: int, end: int) -> bytes:
+            if begin == end:
+                return b""
+            return bytes((await link().carried(end - begin, lambda: self.part(name, begin, end))).data)
 
-            async def one(name: str, begin: int, end: int) -> bytes:
-                if begin == end:
-                    return b""
-                return bytes((await carrier.carried(end - begin, lambda: self.part(name, begin, end))).data)
-
-            return await asyncio.gather(*(one(*part) for part in wanted))
-
-        return link().submit(together()).result()
+        return _together(wanted, lambda part: one(*part))
 
     def read_whole(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of many small objects, None for one that is not there; raises as `read`."""
+        """Return the bytes of small objects, asked for in parallel; None for one that is not there.
 
-        async def one(name: str, room: asyncio.Semaphore) -> bytes | None:
-            async with room:
-                try:
-                    return bytes((await self.part(name)).data)
-                except FileNotFoundError:
-                    return None
+        Raises:
+            FileNotFoundError: there is no such bucket.
+            PermissionError, ShardReadError: as `read`.
+        """
 
-        async def together() -> list[bytes | None]:
-            room = asyncio.Semaphore(_SMALL_AT_ONCE)
-            return await asyncio.gather(*(one(name, room) for name in names))
+        async def one(name: str) -> bytes | None:
+            try:
+                return bytes((await self.part(name)).data)
+            except FileNotFoundError as error:
+                if _NO_BUCKET in str(error):
+                    raise
+                return None
 
-        return link().submit(together()).result()
+        return _together(names, one)
 
     def put(self, name: str, data: bytes, *, create: bool = False) -> None:
         """Write a small object.
@@ -344,7 +343,7 @@ class Objects:
 
         refusals, url, text = obstore.exceptions, self.url_of(name), str(error)
         if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:  # listings have no error of their own
-            missing = "there is no such bucket" if "NoSuchBucket" in text else "there is no such object"
+            missing = _NO_BUCKET if "NoSuchBucket" in text else "there is no such object"
             return FileNotFoundError(f"{url}: {missing}")
         refused = (refusals.PermissionDeniedError, refusals.UnauthenticatedError)
         if isinstance(error, refused) or "status code: 403" in text or "status code: 401" in text:
@@ -378,6 +377,30 @@ class Objects:
             file=self.url_of(name),
             offset=begin,
         )
+
+
+def _together(given: Sequence[G], request: Callable[[G], Awaitable[T]]) -> list[T]:
+    """Return the answers to a request for each of many things, which are asked for in parallel, some hundred at once.
+
+    The first error is raised, and ends the others.
+    """
+    answers: list[Any] = [None] * len(given)
+
+    async def worker(left: Iterator[tuple[int, G]]) -> None:
+        for number, one in left:
+            answers[number] = await request(one)
+
+    async def together() -> list[T]:
+        left = iter(enumerate(given))
+        workers = [asyncio.ensure_future(worker(left)) for _ in range(min(len(given), _MOST_AT_ONCE))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for one in workers:
+                one.cancel()
+        return answers
+
+    return link().submit(together()).result()
 
 
 def _range(begin: int, end: int | None) -> str:

@@ -79,13 +79,18 @@ def open_remote(address: Address, keeping: Keeping) -> dict[str, Field]:
     """
     if keeping.nbytes < LEAST_ROOM:
         raise ValueError(f"cache_bytes is at least {format_size(LEAST_ROOM)}, got {format_size(keeping.nbytes)}")
-    shared = opened_set(SetAddress(address, "", keeping))
-    inner = opened_set(SetAddress(address, f"{ROWS_FOLDER}/", keeping))
-    if shared is None:
-        raise FileNotFoundError(f"{address.url}: {_why_no_set(address.objects())}")
-    if inner is None:
+    objects, folders = address.objects(), ["", f"{ROWS_FOLDER}/"]
+    contents = objects.read_whole([f"{folder}{INDEX_NAME}" for folder in folders])
+    if contents[0] is None:
+        raise FileNotFoundError(f"{address.url}: {_why_no_set(objects)}")
+    shared, *inner = (
+        _set_of(SetAddress(address, folder, keeping), content)
+        for folder, content in zip(folders, contents, strict=True)
+        if content is not None
+    )
+    if not inner:
         return shared.fields()
-    return looked_up(address.url, shared.fields(), f"{address.url}/{ROWS_FOLDER}", inner.fields())
+    return looked_up(address.url, shared.fields(), f"{address.url}/{ROWS_FOLDER}", inner[0].fields())
 
 
 def _why_no_set(objects: Objects) -> str:
@@ -180,25 +185,16 @@ class SetAddress:
 
     def storage(self, number: int) -> Storage:
         """Return the mirror file of a shard, mapped in this process."""
-        found = opened_set(self)
-        if found is None:
-            raise FileNotFoundError(f"{self.address.url}: there is no {self.folder}{INDEX_NAME} any more")
-        return found.cache.storage(number)
+        return _set_of(self, self.address.objects(self.folder).read(INDEX_NAME)).cache.storage(number)
 
 
 _caches: weakref.WeakValueDictionary[Any, BlockCache] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def opened_set(where: SetAddress) -> RemoteSet | None:
-    """Return the set at an address, or None if there is no index."""
+def _set_of(where: SetAddress, content: bytes) -> RemoteSet:
+    """Return the set at an address, whose index has these bytes."""
     objects = where.address.objects(where.folder)
-    try:
-        content = objects.read(INDEX_NAME)
-    except FileNotFoundError as error:
-        if "no such bucket" in str(error):
-            raise
-        return None
     try:
         index = parse_index(content)
     except ShardFormatError as error:

@@ -1,11 +1,14 @@
 """Sets of shards in a store: the batches of a local copy, and never a byte that was not fetched."""
 
+import asyncio
 import json
+import os
 import pickle
 import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from stores import disk_bytes
 import memload
 from memload import _core
 from memload.cli.main import main
+from memload.formats.remote import descriptors, objects
 from memload.formats.remote.link import MOST_IN_FLIGHT, Rate
 
 ROWS = 1500
@@ -225,7 +229,7 @@ def test_opening_takes_the_index_and_the_offsets(sets, proxy):
     proxy.requests.clear()
     ds = memload.open("s3://bucket/plain")
     asked = [path for path, _ in proxy.requests]
-    assert asked[:2] == ["/bucket/plain/index.json", "/bucket/plain/rows/index.json"]
+    assert sorted(asked[:2]) == ["/bucket/plain/index.json", "/bucket/plain/rows/index.json"]
     assert len(asked) - 2 == len(cache_of(ds).files)  # the offsets of the ragged field
     ds.as_tuple("y")
 
@@ -280,7 +284,36 @@ def test_a_missing_set_or_bucket_and_wrong_arguments(sets, proxy, tmp_path):
         list(memload.FastLoader(memload.open("s3://bucket/plain", cache_bytes="1MiB"), 1000, ragged="padded"))
 
 
+def test_small_requests_are_some_hundred_at_once_and_keep_their_order():
+    under_way, most = 0, 0
+
+    async def answer(number):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        if number == 1999:
+            raise PermissionError
+        return number * 2
+
+    assert objects._together(range(1000), answer) == list(range(0, 2000, 2))
+    assert 100 < most <= 200
+    with pytest.raises(PermissionError):
+        objects._together(range(3000), answer)
+
+
 # The cache.
+
+
+def test_few_mirror_files_are_open_at_once(sets, proxy, tmp_path, monkeypatch):
+    monkeypatch.setattr(descriptors, "_MOST_OPEN", 2)
+    folder = tmp_path / "cache"
+    ds = memload.open("s3://bucket/plain", cache=folder, cache_bytes="2MB").as_tuple("image", "y")
+    list(memload.FastLoader(ds.select(range(0, ROWS, 3)), 4, shuffle=True))
+    assert len(cache_of(ds).files) > 2
+    held = [link for link in Path("/proc/self/fd").iterdir() if str(folder) in os.path.realpath(link)]
+    assert len([link for link in held if "shard-" in os.path.realpath(link)]) <= 2
 
 
 def test_blocks_are_verified_when_a_cache_is_taken_up_again(sets, proxy, tmp_path):
