@@ -103,6 +103,7 @@ if typing.TYPE_CHECKING:
     from memload.writing.nifti import write_nifti
     from memload.writing.parts import WrittenPart, seal, write_part
     from memload.writing.ray_sink import ShardSink
+    from memload.writing.videos import write_videos
     from memload.writing.write import write
     from memload.writing.writer import ShardWriter
 
@@ -199,6 +200,7 @@ __all__ = [
     "write_images",
     "write_nifti",
     "write_part",
+    "write_videos",
     "zip",
 ]
 
@@ -251,6 +253,7 @@ _HOMES = {
     "memload.formats.shards.reading": "verify",
     "memload.writing.writer": "ShardWriter",
     "memload.writing.nifti": "write_nifti",
+    "memload.writing.videos": "write_videos",
     "memload.writing.write": "write",
     "memload.writing.parts": "WrittenPart seal write_part",
     "memload.writing.ray_sink": "ShardSink",

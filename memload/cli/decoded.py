@@ -14,7 +14,9 @@ from memload.dataset.recordings.recording import Recording
 from memload.formats.paths import is_remote, paths_of
 from memload.formats.recordings.bids import is_bids
 from memload.formats.recordings.nifti import is_run
+from memload.formats.video import is_video
 from memload.writing.nifti import write_nifti
+from memload.writing.videos import write_videos
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,13 @@ def _write_nifti(
     )
 
 
+def _write_videos(
+    target: str, paths: list[Path], options: argparse.Namespace, given: dict[str, Any]
+) -> dict[str, Recording]:
+    size = None if options.size is None else size_of(options.size)
+    return write_videos(target, paths, size=size, rate=options.rate, mode=options.mode or "RGB", **given)
+
+
 def _only(option: str, given: Sequence[str] | None) -> str | None:
     """Return the one value of an option that may be repeated for sources of other kinds."""
     if given is not None and len(given) > 1:
@@ -75,6 +84,15 @@ def _dtype(text: str) -> Any:
     return cast.dtype
 
 
+def size_of(text: str) -> int | tuple[int, int]:
+    """Return the size that --size names: a number, or height and width."""
+    sides = text.split("x")
+    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
+        raise ValueError(f"--size: expected a number of pixels, or height x width as in 480x640, got {text!r}")
+    return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+
+
 DECODERS = (
     Decoder("NIfTI files", lambda path: is_run(path) or is_bids(path), ("mask", "cast", "tr", "raw"), _write_nifti),
+    Decoder("videos", is_video, ("size", "rate", "mode"), _write_videos),
 )

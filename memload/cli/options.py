@@ -29,7 +29,7 @@ Each SRC is whatever `memload info` opens. Sources with the same name are concat
 become fields side by side: by --on, row by row with the same keys; else in their order, equally many rows. NAME= names
 the field of a source that has only one beside its keys. {name} or {name:d} in a pattern gives each row what its file's
 name has there, as one more field: a text, or a number.
-Runs of NIfTI files (.nii, .nii.gz, folders of BIDS) are decoded, and become recordings.
+Runs of NIfTI files (.nii, .nii.gz, folders of BIDS) and videos are decoded, and become recordings.
 Images (--images) are decoded, and become the fields image, mask, those of --labels, file, and those of --table.
 
 An interrupted conversion leaves nothing that opens; the same command resumes it, after verifying what is complete.
@@ -50,6 +50,7 @@ examples:
   memload write betas.npy shards/ --part "$SLURM_ARRAY_TASK_ID/16"
   memload write movie.raw --dtype uint8 --shape 425,425,3 --rows 0:1000 shards/
   memload write ds000114/ runs/ --mask gray_matter.nii.gz --cast float32
+  memload write movies/*.mp4 clips/ --size 144x256 --rate 30 --mode L
   memload write --images photos/ --masks masks/ --labels prompts.csv --size 1024 shards/
   memload write --images photos/ --table metadata.jsonl --size 512 --fit pad --pad-value 255 shards/
 """
@@ -138,7 +139,7 @@ def write(parser: argparse.ArgumentParser) -> None:
     _add_source(parser.add_argument_group("how to open the sources"))
     _add_join(parser.add_argument_group("how to put sources with different names side by side"))
     _add_images(parser.add_argument_group("images, instead of sources"))
-    _add_decoded(parser.add_argument_group("runs of NIfTI files, which become recordings"))
+    _add_decoded(parser.add_argument_group("runs of NIfTI files and videos, which become recordings"))
     _add_target_options(parser.add_argument_group("how to write"))
     _add_json(parser)
 
@@ -352,7 +353,7 @@ def _add_images(group: Any) -> None:
         "prompts for one image; each image is stored once",
     )
     group.add_argument("--image-column", metavar="NAME", help="the column of TABLE that names the image")
-    group.add_argument("--size", metavar="N|HxW", help="resize images (bicubic) and masks (nearest pixel) to this")
+    group.add_argument("--size", metavar="N|HxW", help="resize images, videos (bicubic) and masks (nearest pixel)")
     group.add_argument(
         "--fit",
         choices=FITS,
@@ -360,7 +361,11 @@ def _add_images(group: Any) -> None:
     )
     group.add_argument("--pad-value", metavar="N|R,G,B", help="in the border of images with --fit pad (default: 0)")
     group.add_argument("--mask-pad-value", type=int, metavar="N", help="in that of masks, such as 255 (default: 0)")
-    group.add_argument("--mode", choices=MODES, help="of the images (default: grey if all are, otherwise RGB)")
+    group.add_argument(
+        "--mode",
+        choices=MODES,
+        help="of images (default: grey if all are, otherwise RGB) and videos (RGB or L, which is grey)",
+    )
     group.add_argument("--skip-damaged", action="store_true", help="leave damaged images out, and list them")
     group.add_argument(
         "--skip-unmatched", action="store_true", help="leave out images without a row, and rows without an image"
@@ -370,6 +375,7 @@ def _add_images(group: Any) -> None:
 def _add_decoded(group: Any) -> None:
     group.add_argument("--tr", type=float, metavar="S", help="seconds between volumes, where files do not say it")
     group.add_argument("--raw", metavar="DIR", help="the BIDS data set from which these runs were derived: its events")
+    group.add_argument("--rate", type=float, metavar="HZ", help="frames in a second of a video (default: every frame)")
 
 
 def _add_target_options(group: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
-from memload.cli.decoded import decoder_of
+from memload.cli.decoded import decoder_of, size_of
 from memload.cli.described import described
 from memload.cli.options import WRITE_USAGE, stated
 from memload.cli.output import answer, plain
@@ -35,7 +35,7 @@ _OF_IMAGES = (
     *("masks", "labels", "table", "image_column", "size", "fit", "pad_value", "mask_pad_value", "mode"),
     *("skip_damaged", "skip_unmatched"),
 )
-_OF_DECODED = ("tr", "raw")
+_OF_DECODED = ("tr", "raw", "rate")
 _NOT_IN_PARTS = ("images", "append")
 _NOT_FOR_RECORDINGS = ("rows", "mask", "scale", "cast", "on", "how", "append", "part")
 
@@ -94,7 +94,7 @@ def _write_images(options: argparse.Namespace) -> Dataset:
         labels=options.labels,
         table=options.table,
         image_column=options.image_column,
-        size=None if options.size is None else _size(options.size),
+        size=None if options.size is None else size_of(options.size),
         fit=options.fit or "stretch",
         pad_value=None if options.pad_value is None else _pad_value(options.pad_value),
         mask_pad_value=options.mask_pad_value,
@@ -218,13 +218,6 @@ def _part(text: str) -> PartNumber:
     if not (slash and part.isdecimal() and parts.isdecimal()):
         raise ValueError(f"--part: expected PART/PARTS, counted from 0, as in 0/16 to 15/16, got {text!r}")
     return PartNumber(int(part), int(parts))
-
-
-def _size(text: str) -> int | tuple[int, int]:
-    sides = text.split("x")
-    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
-        raise ValueError(f"--size: expected a number of pixels, or height x width as in 480x640, got {text!r}")
-    return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
 def _rows(text: str, length: int) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from memload.columns.fields import UNNAMED, Field, check_name
 from memload.errors import FormatError
 from memload.formats.members import Key
-from memload.formats.paths import IMAGES, nothing_at
+from memload.formats.paths import IMAGES, VIDEOS, nothing_at
 from memload.formats.shards.index import INDEX_NAME
 from memload.formats.shards.lookups import open_set
 from memload.formats.signatures import (
@@ -134,6 +134,8 @@ def _instead(path: Path) -> str:
         return f"to open a Zarr array or group, give its directory, {path.parent}"
     if path.suffix.lower() in IMAGES:
         return "images are decoded once, into a set of shards: memload write --images DIR DST"
+    if path.suffix.lower() in VIDEOS:
+        return f"videos are decoded once, into recordings: memload write {path} DST"
     if path.is_file() and _start(path).startswith(b"\x1f\x8b"):
         return "it is compressed by gzip: decompress it first"
     return "arrays that another library reads from it go to memload.from_arrays or memload.write"

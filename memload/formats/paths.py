@@ -18,6 +18,9 @@ PathLike = str | os.PathLike[str]
 IMAGES = (".jpg", ".jpeg", ".png")
 """The suffixes of images that can be made into a set of shards."""
 
+VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv", ".h264")
+"""The suffixes of videos, which are decoded into recordings."""
+
 _MOST_LOOKED_AT = 1000  # names of a folder
 _ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow", ".nii")
 _MOST_NAMED = 5
@@ -171,6 +174,8 @@ def what_a_folder_has(folder: Path, index: str) -> str:
     suffixes = {Path(name).suffix.lower() for name in names}
     if suffixes.intersection(IMAGES):
         return "it has images, of which `memload write --images DIR DST` makes a set"
+    if suffixes.intersection(VIDEOS):
+        return "it has videos, which `memload write` decodes into recordings: memload write DIR/*.mp4 DST"
     one = next((suffix for suffix in _ARRAYS if suffix in suffixes), None)
     if one:
         return f"its files open one by one, or as one dataset by a pattern: memload.open({str(folder / f'*{one}')!r})"
