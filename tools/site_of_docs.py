@@ -32,7 +32,7 @@ REFERENCE = {
     "Casts and augmentation": "Cast Augment cast_stim",
     "Samplers": "WeightedSampler MixingSampler BudgetBatchSampler BlockShuffle",
     "Writing": "write ShardWriter write_part WrittenPart seal ShardSink Codec verify Damage write_images write_nifti "
-    "score",
+    "write_videos score",
     "Tiers and devices": "Tier to_device offload Offloaded",
     "Planning": "plan Plan DatasetShape MemoryBudget StaticBytes compute_batch_size fit FitAdvice FitOption probe "
     "ProbeReport",

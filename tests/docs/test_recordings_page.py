@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 from repository import DOCS
 
 
@@ -67,6 +68,16 @@ def test_the_programs_of_nifti_run(tmp_path, monkeypatch):
     assert names["batch"]["bold"].shape == (4, 10, 12, 18, 16)
     assert abs(float(names["batch"]["bold"].mean()) - 1000) < 5
     assert list(names["runs"]) == ["sub-01_task-faces_bold", "sub-02_task-faces_bold"]
+
+
+def test_the_programs_of_video_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("video.md", 4)
+    assert len(names["parts"][0]) == 7
+    shapes = {name: tuple(value.shape) for name, value in names["batch"].items()}
+    assert shapes == {"movie": (4, 30, 48, 80, 3), "responses": (4, 16, 100)}
+    levels = names["batch"]["movie"][0].float().mean((1, 2, 3))
+    assert (levels - 2 * torch.arange(30)).abs().max() < 12  # by a codec with losses
 
 
 def test_the_programs_of_spikeglx_run(tmp_path, monkeypatch):

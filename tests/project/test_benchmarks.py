@@ -25,6 +25,7 @@ QUICK = {
     "codecs.py": ["--kinds", "int16 betas", "spectrograms"],
     "cold.py": ["--workloads", "C4"],
     "batch_fetcher.py": ["--workloads", "W2", "--variants", "f32"],
+    "decoding.py": [],
     "epochs.py": ["--workloads", "W1", "--variants", "f32"],
     "function_or_cast.py": ["--workloads", "W2"],
     "first_batch.py": ["--workloads", "W4"],
