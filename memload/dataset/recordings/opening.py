@@ -25,7 +25,9 @@ from memload.formats.recordings.temporaldata import read_temporaldata
 
 
 def open_nwb(path: str | os.PathLike[str], *, fields: Sequence[str] | None = None) -> Recording:
-    """Return the recording that an NWB file holds; h5py alone reads it, and rows stay in the file.
+    """Return the recording that an NWB file of HDF5, or a folder of Zarr, holds; rows stay where they are.
+
+    h5py alone reads a file, and zarr a folder, which hdmf-zarr writes.
 
     Fields are the series of ``acquisition``, ``stimulus/presentation``, ``processing``, ``analysis`` and ``scratch``,
     named by the last part of their path, or by as many as make the name unique, such as "plane1/RoiResponseSeries". An
@@ -34,14 +36,14 @@ def open_nwb(path: str | os.PathLike[str], *, fields: Sequence[str] | None = Non
     What cannot be read, such as frames in other files, is in `Recording.left_out` with the reason.
 
     Args:
-        path: the file.
+        path: the file, or the folder.
         fields: the names of the series that are wanted, and "units"; default: all that can be read.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is nothing.
         FormatError: it is no NWB file; nothing in it can be read, or a field that `fields` names cannot.
         KeyError: there is no field that `fields` names; the message lists those that are there.
-        ImportError: h5py is not installed: ``pip install "memload[hdf5]"``.
+        ImportError: h5py, or zarr for a folder, is not installed: ``pip install "memload[hdf5]"`` or "memload[zarr]".
 
     Example:
         >>> import memload
@@ -49,7 +51,7 @@ def open_nwb(path: str | os.PathLike[str], *, fields: Sequence[str] | None = Non
         >>> slices = session.slices(2.0, within="trials", rates={"units": 50})  # doctest: +SKIP
     """
     place = Path(path)
-    if not place.is_file():
+    if not place.exists():
         raise FileNotFoundError(f"{place}: {nothing_at(place)}")
     return _recording(read_nwb(place, fields))
 

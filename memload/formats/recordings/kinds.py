@@ -19,7 +19,7 @@ Reader = Callable[[Path, Sequence[str] | None], Found]
 
 KINDS: tuple[tuple[str, Callable[[Path], bool], Reader], ...] = (
     ("a folder that memload.write made of a recording", holds_recording, read_folder),
-    ("an NWB file", is_nwb, read_nwb),
+    ("an NWB file, or a folder of Zarr with one", is_nwb, read_nwb),
     ("a folder of experanto", is_experanto, read_experanto),
     ("a .bin file of SpikeGLX with its .meta file", is_spikeglx, read_spikeglx),
     ("a NIfTI file of several volumes", is_run, read_nifti),

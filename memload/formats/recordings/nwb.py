@@ -1,4 +1,4 @@
-"""Neurodata Without Borders (NWB 2): the series, units and intervals of a file, read in place by h5py alone.
+"""Neurodata Without Borders (NWB 2): the series, units and intervals of a file of HDF5, or of a folder of Zarr.
 
     TimeSeries           group with `data`, and `timestamps` or `starting_time` (attribute `rate`)
     IndexSeries          `data` are numbers of images of `indexed_images` or of `indexed_timeseries`
@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +27,37 @@ from memload.columns.spikes import Spikes
 from memload.errors import FormatError
 from memload.formats.hdf5 import fields_of_datasets, opened_hdf5
 from memload.formats.recordings.found import Found, one_row
+from memload.formats.recordings.nwb_zarr import ZarrDataset, ZarrGroup, is_nwb_zarr
 
 _SERIES = ("acquisition", "stimulus/presentation", "processing", "analysis", "scratch")
 _SPIKES = "units"
 
 
 def is_nwb(path: Path) -> bool:
-    """Return whether a path is that of an NWB file."""
-    return path.is_file() and path.suffix == ".nwb"
+    """Return whether a path is that of an NWB file, or of a folder of Zarr that holds one."""
+    return (path.is_file() and path.suffix == ".nwb") or is_nwb_zarr(path)
 
 
 def read_nwb(path: Path, wanted: Sequence[str] | None = None) -> Found:
     """Return what an NWB file holds; series are read in place, spikes when they are first used.
 
     Args:
-        path: the file.
+        path: the file, or the folder.
         wanted: the names of series, or "units"; all that can be read if not given.
 
     Raises:
         FormatError: it is no NWB file, or a series that is wanted cannot be read; the message says what there is.
         KeyError: there is no such series.
-        ImportError: h5py is not installed.
+        ImportError: h5py, or zarr for a folder, is not installed.
     """
     if isinstance(wanted, str):
         raise TypeError(f"fields= is a list of names, got {wanted!r}")
-    with opened_hdf5(path) as file:
+    with _opened(path) as file:
         version = _text(file.attrs.get("nwb_version", ""))
         if not version:
             raise FormatError(
-                f"{path}: an HDF5 file, but no NWB file: it has no nwb_version; its groups are {list(file)[:12]}. "
-                "memload.open(path, key=...) reads datasets of any HDF5 file"
+                f"{path}: {'a folder' if path.is_dir() else 'an HDF5 file'}, but no NWB file: it has no "
+                f"nwb_version; its groups are {list(file)[:12]}. memload.open(path, key=...) reads datasets of any such"
             )
         found = Found(name=_text(file["identifier"][()]) if "identifier" in file else path.stem)
         names = _names(dict(_series(file)))
@@ -78,6 +80,35 @@ def read_nwb(path: Path, wanted: Sequence[str] | None = None) -> Found:
     return found
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The groups and datasets of a file, or of a folder."""
+    if path.is_dir():
+        yield ZarrGroup(path.absolute())
+        return
+    with opened_hdf5(path) as file:
+        yield file
+
+
+def _is_group(one: Any) -> bool:
+    return hasattr(one, "keys")
+
+
+def _own(group: Any) -> list[str]:
+    """The names of the members of a group that are no links."""
+    if isinstance(group, ZarrGroup):
+        return list(group.own())
+    import h5py
+
+    return [name for name in group if isinstance(group.get(name, getlink=True), h5py.HardLink)]
+
+
+def _fields_of(datasets: Mapping[str, Any]) -> dict[str, Field]:
+    """Datasets of a file or of a folder, as fields that read them in place."""
+    in_folder = {name: one.field() for name, one in datasets.items() if isinstance(one, ZarrDataset)}
+    return in_folder or fields_of_datasets(datasets)
+
+
 def _series(file: Any) -> Iterator[tuple[str, Any]]:
     """The groups that are series, by their paths in the file."""
     for root in _SERIES:
@@ -86,16 +117,13 @@ def _series(file: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _below(group: Any, place: str) -> Iterator[tuple[str, Any]]:
-    import h5py
-
-    if not isinstance(group, h5py.Group):
+    if not _is_group(group):
         return
     if "data" in group or "external_file" in group:
         yield place, group
         return
-    for name in group:
-        if isinstance(group.get(name, getlink=True), h5py.HardLink):
-            yield from _below(group[name], f"{place}/{name}")
+    for name in _own(group):
+        yield from _below(group[name], f"{place}/{name}")
 
 
 def _names(places: Mapping[str, Any]) -> dict[str, str]:
@@ -155,8 +183,8 @@ def _rows(group: Any) -> tuple[Field, tuple[float, float]]:
         if not np.all(factors == factors[0]):
             raise FormatError("its channels differ in channel_conversion, which no cast of memload applies")
         conversion, offset = _scale(data)
-        return fields_of_datasets({"data": data})["data"], (conversion * float(factors[0]), offset)
-    return fields_of_datasets({"data": data})["data"], _scale(data)
+        return _fields_of({"data": data})["data"], (conversion * float(factors[0]), offset)
+    return _fields_of({"data": data})["data"], _scale(data)
 
 
 def _scale(data: Any) -> tuple[float, float]:
@@ -184,17 +212,15 @@ def _indexed(group: Any) -> tuple[Field, tuple[float, float]]:
 
 def _images(group: Any) -> Field:
     """The images of a container, in its order: datasets of one shape."""
-    import h5py
-
     if "order_of_images" in group:
         members = [group.file[reference] for reference in group["order_of_images"][()]]
     else:
-        members = [group[name] for name in group if isinstance(group[name], h5py.Dataset)]
+        members = [group[name] for name in group if not _is_group(group[name])]
     kinds = {(one.shape, one.dtype.str) for one in members}
     if len(kinds) != 1:
         shown = sorted(f"{dtype} {shape}" for shape, dtype in kinds)[:4]
         raise FormatError(f"its {len(members):,} images differ in shape or dtype ({', '.join(shown)})")
-    found = fields_of_datasets({str(number): one for number, one in enumerate(members)})
+    found = _fields_of({str(number): one for number, one in enumerate(members)})
     return Field.concat([one_row(one) for one in found.values()])
 
 
@@ -213,7 +239,7 @@ def _add_units(found: Found, path: Path, group: Any, *, strict: bool) -> None:
 
 
 def _spike_times(path: Path, place: str) -> dict[Any, Any]:
-    with opened_hdf5(path) as file:
+    with _opened(path) as file:
         group = file[place]
         times, ends = group["spike_times"][()], group["spike_times_index"][()].astype(np.int64)
         names = group["id"][()].tolist() if "id" in group else list(range(len(ends)))
