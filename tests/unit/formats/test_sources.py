@@ -356,10 +356,13 @@ def test_an_empty_file_says_so(tmp_path, name):
 
 
 def test_a_foreign_file_is_answered_with_the_known_formats(tmp_path):
-    (tmp_path / "movie.mp4").write_bytes(b"\0\0\0\x18ftyp")
+    (tmp_path / "movie.raw").write_bytes(b"\0\0\0\x18ftyp")
     with pytest.raises(
         memload.FormatError, match=r"no format that memload knows; expected .*dtype= and shape=.*write$"
     ):
+        memload.open(tmp_path / "movie.raw")
+    (tmp_path / "movie.mp4").write_bytes(b"\0\0\0\x18ftyp")
+    with pytest.raises(memload.FormatError, match=r"decoded once, into recordings: memload write .*movie\.mp4 DST$"):
         memload.open(tmp_path / "movie.mp4")
     (tmp_path / "photo.JPG").write_bytes(b"\xff\xd8\xff\xe0")
     with pytest.raises(memload.FormatError, match=r"photo.JPG.*a set of shards: memload write --images DIR DST$"):
