@@ -60,8 +60,8 @@ def open(  # noqa: A001 - users call it memload.open
             field of that name, whose value is that part of the file's name: {session:d} is a whole number (int64),
             {subject} a text without a slash. The address of a set of shards in a store, such as "s3://bucket/shards",
             "gs://...", "az://...", "https://..." or "file://...", or a store object of obstore's, opens a set whose
-            rows are fetched when they are read, and ahead of a loop; see docs/remote.md. Of a folder that
-            `memload.write` made of a recording it returns the `Recording`, as `memload.open_recording` does.
+            rows are fetched when they are read, and ahead of a loop; see docs/remote.md. Recordings are opened by
+            `memload.open_recording`.
         field: the name for the one field of a .npy file or of bare rows; default "data", whatever the file is called.
             With a `key` of one array, the name of that field. `Dataset.rename` changes names later.
         key: the arrays of a file that become fields: a name such as "stim" or "train/stim", a list of names, or a
@@ -123,7 +123,10 @@ def open(  # noqa: A001 - users call it memload.open
         raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="{example}"')
     stated = Stated(field, key, trust, dtype, shape, offset)
     if isinstance(path, str | os.PathLike) and (Path(path) / RECORDING_NAME).is_file():
-        return _open_recording(Path(path), stated, row_field, file_field, max_open_files, tier, tier_options)
+        raise FormatError(
+            f"{path}: a recording, whose fields have clocks and differ in rows, and no dataset: open it by "
+            f"memload.open_recording({str(path)!r})"
+        )
     open_one = open_fields if dtype is None and shape is None else _open_stated
     given = entries_of(path)
     found = places_of(given)
@@ -139,16 +142,6 @@ def open(  # noqa: A001 - users call it memload.open
 
         warn_of_unfit(dataset.fields, places, key, key_options(given, row_field, file_field), stacklevel=2)
     return dataset if as_tier(tier) is Tier.MMAP else dataset.with_tier(tier, **tier_options)
-
-
-def _open_recording(path: Path, stated: Stated, *others: Any) -> Dataset:
-    """Return a recording. It is no dataset, but types cannot follow what a folder has: `open_recording` says it."""
-    stated.refuse_all_but(path, ())
-    if any(one not in (None, Tier.MMAP, {}) for one in others):
-        raise TypeError(f"{path}: a recording; row_field=, file_field=, max_open_files= and tier= are for its slices")
-    from memload.dataset.recordings.opening import open_recording
-
-    return open_recording(path)  # type: ignore[return-value]
 
 
 def _refuse_for_remote(

@@ -65,7 +65,7 @@ def test_what_is_known_beforehand() -> None:
     assert_type(plan.fits, bool)
 
 
-def test_recordings() -> None:
+def test_recordings(tmp_path: Path) -> None:
     trials = {"start": np.array([0.0, 5.0]), "stop": np.array([4.0, 9.0])}
     session = memload.recording(
         {"movie": np.zeros((300, 4, 4), np.uint8)},
@@ -74,3 +74,5 @@ def test_recordings() -> None:
     )
     assert_type(session, memload.Recording)
     assert_type(session.slices(1.0, hop=0.5, within="trials"), memload.Dataset)
+    assert_type(memload.write(tmp_path / "session", session), memload.Recording)
+    assert_type(memload.open_recording(tmp_path / "session"), memload.Recording)

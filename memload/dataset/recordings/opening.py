@@ -232,7 +232,7 @@ def open_recording(path: str | os.PathLike[str], *, fields: Sequence[str] | None
     That is a folder that `memload.write` made of one, or what `open_nwb`, `open_experanto`, `open_temporaldata`,
     `open_spikeglx` or `open_nifti` opens.
 
-    Rows stay where they are. `memload.open` returns the recording of such a folder, too.
+    Rows stay where they are.
 
     Args:
         path: the file or folder.

@@ -88,7 +88,8 @@ def test_slices_are_gathered_from_the_chunks(path, said):
 
 def test_a_folder_is_written_as_shards(path, tmp_path):
     session = memload.open_nwb(path, fields=["movie", "units"])
-    again = memload.open(memload.write(tmp_path / "shards", session, progress=False) and tmp_path / "shards")
+    memload.write(tmp_path / "shards", session, progress=False)
+    again = memload.open_recording(tmp_path / "shards")
     np.testing.assert_array_equal(rows_of(again, "movie"), rows_of(session, "movie"))
     assert len(again.fields["units"]) == len(session.fields["units"])
 

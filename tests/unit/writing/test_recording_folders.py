@@ -77,7 +77,7 @@ def test_a_recording_is_read_back_as_it_was_written(tmp_path):
     recording = session()
     written = memload.write(tmp_path / "shards", recording, progress=False)
     assert_same(written, recording)
-    assert_same(memload.open(tmp_path / "shards"), recording)
+    assert_same(memload.open_recording(tmp_path / "shards"), recording)
     assert_same(pickle.loads(pickle.dumps(memload.open_recording(tmp_path / "shards"))), recording)
     found = memload.open_recording(tmp_path / "shards", fields=["units"])
     assert list(found.fields) == ["units"]
@@ -179,7 +179,7 @@ def test_damaged_folders_are_told(tmp_path, change, message):
     memload.write(tmp_path / "shards", session(), progress=False)
     damaged(tmp_path / "shards", change)
     with pytest.raises(memload.ShardFormatError, match=message):
-        memload.open(tmp_path / "shards")
+        memload.open_recording(tmp_path / "shards")
 
 
 def test_damaged_times_are_told(tmp_path):
@@ -203,10 +203,8 @@ def test_what_is_no_recording_is_told(tmp_path):
         reader_of(tmp_path / "none")
     with pytest.raises(KeyError, match=r"no field 'eye'; there are \['stim'"):
         memload.open_recording(tmp_path / "all" / "mouse1", fields=["eye"])
-    with pytest.raises(TypeError, match="leave out key="):
-        memload.open(tmp_path / "all" / "mouse1", key="stim")
-    with pytest.raises(TypeError, match=r"a recording; .* are for its slices"):
-        memload.open(tmp_path / "all" / "mouse1", tier="ram")
+    with pytest.raises(memload.FormatError, match=r"a recording, .*: open it by memload\.open_recording\('.*mouse1'\)"):
+        memload.open(tmp_path / "all" / "mouse1")
 
 
 def test_the_command_writes_several_and_goes_on(tmp_path, capsys):
@@ -215,12 +213,12 @@ def test_the_command_writes_several_and_goes_on(tmp_path, capsys):
         memload.write(tmp_path / "raw" / name, session(tmp_path / name), progress=False)
     sources = str(tmp_path / "raw" / "mouse*")
     assert main(["write", sources, str(tmp_path / "out"), "--codec", "zstd", "--quiet"]) == 0
-    assert_same(memload.open(tmp_path / "out" / "mouse2"), session())
+    assert_same(memload.open_recording(tmp_path / "out" / "mouse2"), session())
     before = (tmp_path / "out" / "mouse1" / "recording.json").stat().st_mtime_ns
     shutil.rmtree(tmp_path / "out" / "mouse2")
     assert main(["write", sources, str(tmp_path / "out"), "--codec", "zstd", "--quiet"]) == 0
     assert (tmp_path / "out" / "mouse1" / "recording.json").stat().st_mtime_ns == before
-    assert_same(memload.open(tmp_path / "out" / "mouse2"), session())
+    assert_same(memload.open_recording(tmp_path / "out" / "mouse2"), session())
     capsys.readouterr()
     assert main(["info", str(tmp_path / "out" / "mouse*")]) == 0
     assert capsys.readouterr().out.count("memload.Recording 'mouse1'") == 2

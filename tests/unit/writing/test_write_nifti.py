@@ -160,7 +160,7 @@ def test_the_command_decodes_runs(tmp_path, capsys):
     assert told.count(f"bfloat16 ({MASK.sum()},)  0.5 Hz, 0.0 to 40.0 s, 20 rows") == 4
     one = str(root / "sub-01/func/*task-rest_bold.nii.gz")
     assert main(["write", one, str(tmp_path / "one"), "--tr", "1", "--codec", "auto", "--quiet"]) == 0
-    assert memload.open(tmp_path / "one").span == (0, 20)
+    assert memload.open_recording(tmp_path / "one").span == (0, 20)
     assert main(["write", one, str(tmp_path / "two"), "--scale", "2"]) == 2
     assert "--scale: not for NIfTI files, which become recordings" in capsys.readouterr().err
     assert main(["write", one, str(tmp_path / "two"), "--cast", "float32,norm_removed"]) == 2

@@ -26,7 +26,7 @@ def test_frames_are_those_that_were_encoded(tmp_path):
     np.testing.assert_array_equal(rows_of(clip, "frames"), FRAMES)
     assert clip.clocks["frames"].rate == 30
     assert clip.span == (0, 1.5)
-    assert str(memload.open(tmp_path / "clips")) == str(clip)
+    assert str(memload.open_recording(tmp_path / "clips")) == str(clip)
     batch = next(iter(memload.FastLoader(clip.slices(0.5, rates={"frames": 10}), 3)))
     np.testing.assert_array_equal(batch["frames"][1], FRAMES[15:30:3])
 
@@ -191,7 +191,7 @@ def test_the_command_decodes_videos(tmp_path, capsys):
     options = ["--size", "12x16", "--rate", "10", "--mode", "L", "--codec", "zstd", "--quiet"]
     assert main(["write", *clips, str(tmp_path / "out"), *options]) == 0
     assert capsys.readouterr().out.count("uint8 (12, 16)  10 Hz, 0.0 to 1.5 s, 15 rows") == 2
-    assert memload.open(tmp_path / "out" / "clip1").fields["frames"].rows == 15
+    assert memload.open_recording(tmp_path / "out" / "clip1").fields["frames"].rows == 15
     assert main(["write", *clips, str(tmp_path / "two"), "--mask", "x.npy"]) == 2
     assert "--mask: not for videos, which become recordings" in capsys.readouterr().err
     assert main(["write", *clips, str(tmp_path / "two"), "--size", "ax2"]) == 2
