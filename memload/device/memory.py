@@ -9,7 +9,7 @@ The functions that evaluate torch's answers are tested without a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,34 @@ def gpu_memory(device: torch.device | str | int | None = None) -> GpuMemory | No
     return parse_memory(
         index, torch.cuda.get_device_name(index), torch.cuda.mem_get_info(index), torch.cuda.memory_stats(index)
     )
+
+
+class OperationPeaks:
+    """Reads from torch's allocator what single operations on a GPU take beside their results.
+
+    The peaks of ``torch.cuda.max_memory_allocated`` begin again at each operation.
+
+    Args:
+        device: the GPU.
+        read, reset: the allocator's figures and the reset of its peaks; others than those of torch are for tests.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        read: Callable[[torch.device], Mapping[str, Any]] = torch.cuda.memory_stats,
+        reset: Callable[[torch.device], object] = torch.cuda.reset_peak_memory_stats,
+    ) -> None:
+        self._device, self._read, self._reset = device, read, reset
+
+    def begin(self) -> None:
+        """Note that an operation begins."""
+        self._reset(self._device)
+
+    def scratch(self) -> int:
+        """Return the bytes that the operation had at most beside what is there after it."""
+        own = parse_stats(self._read(self._device))
+        return max(0, own.peak_allocated - own.allocated)
 
 
 def gpu_memories() -> list[GpuMemory]:

@@ -202,7 +202,7 @@ def gpu_account(
     request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
 ) -> Account:
     """Return the account of one GPU; `training` has the lines of models, optimizers and activations."""
-    lines = gpu_lines(placement.device_bytes, tuple(_batch_lines(request, sizes)), training)
+    lines = gpu_lines(placement.device_bytes, tuple(_batch_lines(request, sizes)), training, machine.capability)
     return Account("GPU", lines, machine.gpu, machine.gpu_name)
 
 

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memload.device.memory import OperationPeaks
 from memload.nested import leaves
 from memload.planning.library_bytes import RECURRENT, library_bytes
 from memload.sizes import format_size
@@ -132,11 +133,14 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         limit: the most bytes that may be alive at one time; the operation that needs more raises
             ``torch.OutOfMemoryError``, as on a GPU.
         on_cpu: whether what tensors on the CPU show will run on a CPU, so that copies inside convolutions count.
+        peaks: tells what an operation takes beside its results, where a GPU's allocator knows it; None: it is computed
+            for the operations of `memload.planning.library_bytes`.
     """
 
-    def __init__(self, limit: int | None = None, *, on_cpu: bool = False) -> None:
+    def __init__(self, limit: int | None = None, *, on_cpu: bool = False, peaks: OperationPeaks | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limit = limit
+        self._peaks = peaks
         self._on_cpu = on_cpu
         self.live = self.peak = 0
         self.freed_earlier = 0
@@ -156,15 +160,18 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in () if func is _LIFT_FRESH else tensors_in((args, kwargs)):
             for storage in storages(tensor):
                 self._know(storage)
+        if self._peaks:
+            self._peaks.begin()
         out = func(*args, **kwargs)
+        scratch = self._peaks.scratch() if self._peaks else None
         library = library_bytes(func, args, out, on_cpu=self._on_cpu)
         if library.workspace is not None and out[-1] is not None:
             self._record(out[-1].untyped_storage(), str(func), library.workspace)
         for tensor in tensors_in(out):
             for storage in storages(tensor):
                 self._record(storage, str(func))
-        if library.scratch:
-            self._record_scratch(library.scratch, f"{func}, inside")
+        if library.scratch or scratch is not None:  # those of a GPU in any case: steps of all sizes have them in common
+            self._record_scratch(library.scratch if scratch is None else scratch, f"{func}, inside")
         return out
 
     def know(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -11,7 +11,8 @@ import torch
 
 from memload.device.memory import CONTEXT, gpu_memory
 from memload.planning.allocations import HEAP, nbytes_of
-from memload.planning.gpus import gpu_here_has_bf16, parse_gpu
+from memload.planning.gpu_libraries import cublas_workspaces
+from memload.planning.gpus import capability_here, gpu_here_has_bf16, parse_gpu
 from memload.planning.graph_spread import SURE, GraphMeans
 from memload.planning.heap import free_to_take, heap_keeps_tensors
 from memload.planning.loader_slots import last_batch_of, slots_of
@@ -112,7 +113,15 @@ def setting_of(
     teaching = model_bytes(teachers).weights if teachers else 0
     total, context = memory_of(target, here, limit, own.weights + teaching)
     static = StaticBytes(
-        own.params, own.embeddings, own.buffers, own.gradients, own.buckets, own.optimizer, teaching, context
+        own.params,
+        own.embeddings,
+        own.buffers,
+        own.gradients,
+        own.buckets,
+        own.optimizer,
+        teaching,
+        context,
+        workspaces_of(target, limit),
     )
     kind = kind_of(sample)
     slots, in_slots = slots_of(loader, target, nbytes_of(tensors_of(sample)) / max(1, kind.counts[0]))
@@ -167,6 +176,14 @@ def device_of(models: Sequence[torch.nn.Module]) -> torch.device:
     if len(devices) > 1:
         raise ValueError(f"the parameters lie on several devices, {', '.join(devices)}: give models that lie on one")
     return torch.device(devices[0]) if devices else torch.device("cpu")
+
+
+def workspaces_of(target: torch.device, limit: int | str | None) -> int:
+    """Return the bytes that torch keeps for cuBLAS on the GPU that is planned for; 0 on a CPU."""
+    if target.type != "cuda":
+        return 0
+    named = None if limit is None else parse_gpu(limit)[1]
+    return cublas_workspaces(named.capability if named else capability_here(target))
 
 
 def _half_of(target: torch.device, limit: int | str | None) -> str:

@@ -61,12 +61,14 @@ class Way:
         with checkpointed(self.setting.models) if self.checkpointing else contextlib.nullcontext():
             yield
 
-    def lines(self, rows: int, accumulate: int, *, offload: bool) -> tuple[Line, ...]:
+    def lines(
+        self, rows: int, accumulate: int, *, offload: bool, capability: tuple[int, int] | None = None
+    ) -> tuple[Line, ...]:
         """Return the lines of the device for batches of so many rows; on a CPU those of training and of batches."""
         training = replace(self._training(rows, accumulate), offload=offload)
         batches = loop_batches(round(self._batch_bytes * rows / max(1, self.setting.kind.counts[0])))
         lines = training.lines(self.counted(rows, accumulating=accumulate > 1))
-        return (*batches, *lines) if training.on_cpu else gpu_lines(self.device_bytes, batches, lines)
+        return (*batches, *lines) if training.on_cpu else gpu_lines(self.device_bytes, batches, lines, capability)
 
     def counted(self, rows: int, *, accumulating: bool) -> Counted:
         """Return the bytes of training with batches of so many rows.

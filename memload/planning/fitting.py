@@ -328,16 +328,17 @@ class _Search:
         """Yield the options for a device, in the order of their cost, up to the first that fits."""
         ways_here = dict.fromkeys(checkpointing for checkpointing, _ in ways)
         for offload, checkpointing, precision in itertools.product(offloads, ways_here, precisions):
-            option = self._option(memory, ways[checkpointing, precision], offload=offload)
+            option = self._option(memory, ways[checkpointing, precision], gpu, offload=offload)
             yield replace(option, gpu=gpu.name if gpu else "")
             if option.fits:
                 return
 
-    def _option(self, memory: int, way: Way, *, offload: bool) -> FitOption:
+    def _option(self, memory: int, way: Way, gpu: GpuModel | None, *, offload: bool) -> FitOption:
         room, effective, least = int(memory * self.share), self.effective, self.least
+        capability = gpu.capability if gpu else None
 
         def nbytes(rows: int, accumulate: int = 2) -> int:
-            return sum(line.predicted for line in way.lines(rows, accumulate, offload=offload))
+            return sum(line.predicted for line in way.lines(rows, accumulate, offload=offload, capability=capability))
 
         size = effective if nbytes(effective, 1) <= room else largest_within(nbytes, room, least, effective)
         count = -(-effective // size) if size else 0

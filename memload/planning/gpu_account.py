@@ -22,6 +22,7 @@ from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
 from memload.planning.distributed import Strategy, without_exchange
 from memload.planning.frozen import frozen_parts, trains_nothing, weights_of, window_of
+from memload.planning.gpu_libraries import cublas_workspaces, kernels_of
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.graph_steps import GraphStep, needs_values
 from memload.planning.group_samples import batches_in
@@ -289,7 +290,7 @@ class Training:
     def _peak(self, light: Weightless, losses: LossOf | Sequence[LossOf], shares: Sharded | None) -> int:
         """Return the most bytes of the forward and backward pass, with gradients, of tensors without memory."""
         several = [losses] if callable(losses) else losses
-        with light.tensors():
+        with light.tensors(), kernels_of("cpu" if self.on_cpu else "cuda"):
             steps = ([light.running(loss, one) for loss in several] for one in batches_in(self.sample))
             if shares:
                 return max(
@@ -407,16 +408,20 @@ def fragmentation_line(lines: tuple[Line, ...]) -> Line:
     return Line("fragmentation", round(temporary * FRAGMENTATION), f"{FRAGMENTATION:.0%} of temporary memory")
 
 
-def gpu_lines(rows: int, batches: tuple[Line, ...], training: tuple[Line, ...]) -> tuple[Line, ...]:
+def gpu_lines(
+    rows: int, batches: tuple[Line, ...], training: tuple[Line, ...], capability: tuple[int, int] | None = None
+) -> tuple[Line, ...]:
     """Return all lines of a GPU, of which `memload.plan` and `memload.fit` make their verdict.
 
     Args:
         rows: bytes of rows that a tier keeps on the GPU.
         batches: the lines of batches.
         training: the lines of models, optimizers and activations, as `Training.lines` returns them.
+        capability: the compute capability of the GPU; None: not known.
     """
     resident = (Line("rows on the GPU", rows),) if rows else ()
-    lines = (*context_lines(), *resident, *batches, *training)
+    workspaces = (Line("cuBLAS", cublas_workspaces(capability), "workspaces of two threads"),) if training else ()
+    lines = (*context_lines(), *workspaces, *resident, *batches, *training)
     return (*lines, fragmentation_line(lines))
 
 

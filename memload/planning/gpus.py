@@ -142,9 +142,15 @@ def has_bf16(capability: tuple[int, int]) -> bool:
     return capability >= (8, 0)
 
 
+def capability_here(device: torch.device | None = None) -> tuple[int, int] | None:
+    """Return the compute capability of a GPU of this machine; None if there is none."""
+    return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else None
+
+
 def gpu_here_has_bf16(device: torch.device | None = None) -> bool:
     """Return whether a GPU of this machine computes in bfloat16; True if there is none."""
-    return not torch.cuda.is_available() or has_bf16(torch.cuda.get_device_capability(device))
+    capability = capability_here(device)
+    return capability is None or has_bf16(capability)
 
 
 def _named(given: str) -> GpuModel | None:

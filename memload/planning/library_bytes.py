@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from memload.planning.gpu_libraries import attention_scratch
+
 _FORWARD = torch.ops.aten.mkldnn_rnn_layer.default
 _BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
 RECURRENT = "aten.mkldnn_rnn_layer"
@@ -61,7 +63,7 @@ def library_bytes(operation: Any, args: Sequence[Any], out: Any, *, on_cpu: bool
     if on_cpu and operation is _CONVOLUTION_BACKWARD:
         return _convolution_backward(args[1], args[0], wants_input=args[10][0])
     if operation is not _FORWARD and operation is not _BACKWARD:
-        return _NONE
+        return LibraryBytes(attention_scratch(operation, args))
     if args[9 if operation is _FORWARD else 14] != _LSTM:
         return _NONE
     layer = LstmLayer.of(args[0], args[1], args[2])

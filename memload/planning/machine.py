@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from memload.device.memory import gpu_memory
 from memload.memory import budget
 from memload.memory.limits import MemoryLimit
-from memload.planning.gpus import GpuModel, gpu_here_has_bf16, parse_gpu
+from memload.planning.gpus import GpuModel, capability_here, gpu_here_has_bf16, parse_gpu
 from memload.sizes import parse_size
 
 PROCESS_BYTES = 155_000_000
@@ -29,6 +29,7 @@ class Machine:
         ram_is_here, disk_is_here: whether the figure is that of this machine.
         process: RAM of a process before it loads anything; here, that of this process.
         gpu_model: the GPU that was given by name; None if it was not.
+        gpu_capability: the compute capability of a GPU of this machine; None if another is planned for.
         has_bf16: whether the GPU computes in bfloat16; True if it is not known.
         limits: with `ram_is_here`, the tightest shared limit, and the limit of a single process.
     """
@@ -40,6 +41,7 @@ class Machine:
     disk_is_here: bool
     process: int = PROCESS_BYTES
     gpu_model: GpuModel | None = None
+    gpu_capability: tuple[int, int] | None = None
     has_bf16: bool = True
     limits: tuple[MemoryLimit, ...] = ()
 
@@ -52,6 +54,11 @@ class Machine:
     def gpu_name(self) -> str:
         """The name of the GPU, such as "the T4"; empty if it was not given by name."""
         return f"the {self.gpu_model.name}" if self.gpu_model else ""
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The compute capability of the GPU; None if it is not known."""
+        return self.gpu_model.capability if self.gpu_model else self.gpu_capability
 
     def ram_for(self, processes: int) -> tuple[int, str]:
         """Return the RAM of so many equal processes, and the name of the limit that sets it; "": the machine's size."""
@@ -91,6 +98,7 @@ class Machine:
             disk_is_here=disk is None,
             process=process,
             gpu_model=model,
+            gpu_capability=capability_here() if gpu is None else None,
             has_bf16=model.has_bf16 if model else gpu is not None or gpu_here_has_bf16(),
             limits=_tightest_limits(here) if ram is None else (),
         )

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memload.device.memory import gpu_memory
+from memload.device.memory import OperationPeaks, gpu_memory
 from memload.planning.allocations import is_out_of_memory, nbytes_of
 from memload.planning.batch_parts import parts_of_kind
 from memload.planning.curves import Curve, curve_of, through
+from memload.planning.gpu_libraries import kernels_of
 from memload.planning.heap import free_to_take
 from memload.planning.model_bytes import ActivationBytes, Loss, observed
 from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, left_as_they_were
@@ -92,7 +93,9 @@ def measured(
 
     def run(batch: Any) -> ActivationBytes:
         given = [*weights, *tensors_of(batch)]
-        return observed(_bound(losses, batch), _parameters(models), given, on_cpu=on_cpu, limit=limit)
+        return observed(
+            _bound(losses, batch), _parameters(models), given, on_cpu=on_cpu, limit=limit, peaks=_peaks_of(modules)
+        )
 
     found: Measured | None = None
     with left_as_they_were(modules):
@@ -129,9 +132,19 @@ def _of_part(part: Kind, run: Callable[[Any], ActivationBytes], *, is_whole: boo
     return None
 
 
+def _peaks_of(modules: Sequence[torch.nn.Module]) -> OperationPeaks | None:
+    """Return what reads the allocator of the models' GPU; None on a CPU."""
+    device = _device_of(modules)
+    return OperationPeaks(device) if device.type == "cuda" else None
+
+
+def _device_of(modules: Sequence[torch.nn.Module]) -> torch.device:
+    return next((p.device for module in modules for p in module.parameters()), torch.device("cpu"))
+
+
 def free_where(modules: Sequence[torch.nn.Module]) -> int:
     """Return the bytes that this process can still take on the device of its models."""
-    device = next((p.device for module in modules for p in module.parameters()), torch.device("cpu"))
+    device = _device_of(modules)
     gpu = gpu_memory(device) if device.type == "cuda" else None
     return gpu.available if gpu else free_to_take()
 
@@ -164,7 +177,7 @@ def without_memory(
         step = _bound(losses, batch)
 
         def within() -> ActivationBytes:
-            with mode:
+            with mode, kernels_of("cpu" if on_cpu else "cuda"):
                 return observed(step, parameters, given, on_cpu=on_cpu)
 
         found: ActivationBytes = torch.func.functional_call(holder, fakes, (within,))

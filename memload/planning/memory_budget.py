@@ -26,6 +26,7 @@ class StaticBytes:
         teacher: weights of models that only run forward.
         context: CUDA contexts and libraries, and memory of other processes; 512 MiB are assumed if there is no GPU to
             ask; 0 on a CPU.
+        workspaces: what torch keeps on a GPU for cuBLAS; 0 on a CPU.
     """
 
     params: int = 0
@@ -36,6 +37,7 @@ class StaticBytes:
     optimizer: int = 0
     teacher: int = 0
     context: int = 0
+    workspaces: int = 0
 
     @property
     def total(self) -> int:

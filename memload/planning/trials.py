@@ -13,6 +13,8 @@ from memload.planning.model_bytes import checked_loss
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import PlainBatches
 
+_WARM = 2  # rows: a norm over one raises an error
+
 
 class Trials:
     """Runs whole steps of given sizes and returns whether they fit.
@@ -47,6 +49,7 @@ class Trials:
         self._state = optimizer_state
         self._limit, self._accumulating, self._counts_inputs = limit, accumulating, counts_inputs
         self.peaks: dict[int, int] = {}
+        self._is_warm = False
 
     def fits(self, size: int) -> bool:
         """Run a step of so many rows and return whether it fits; all its memory is freed afterwards.
@@ -76,6 +79,7 @@ class Trials:
         return self._peak_on_gpu(size, device) if device.type == "cuda" else self._peak_observed(size)
 
     def _peak_on_gpu(self, size: int, device: torch.device) -> int:
+        self._warm_up()
         free_unused()
         torch.cuda.reset_peak_memory_stats(device)
         kept, before = nbytes_of(self._states()), _allocated(device)
@@ -83,6 +87,14 @@ class Trials:
         passes = _peak_allocated(device) - before + self._state
         self._optimize()
         return max(passes, _peak_allocated(device) - before + kept)
+
+    def _warm_up(self) -> None:
+        """Run a small step once, after which libraries have the workspaces that they keep."""
+        if not self._is_warm:
+            self._differentiate(self._kind.resized(_WARM))
+            for p in (p for model in self._models for p in model.parameters()):
+                p.grad = None
+        self._is_warm = True
 
     def _peak_observed(self, size: int) -> int:
         kept, limit = nbytes_of(self._states()), self._limit(size)
