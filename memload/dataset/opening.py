@@ -58,10 +58,10 @@ def open(  # noqa: A001 - users call it memload.open
             "betas_session*.hdf5", form one dataset, the rows of one file after those of another; numbers in matching
             names are sorted as numbers. A pattern with names in braces, such as "betas_session{session:d}.hdf5", adds a
             field of that name, whose value is that part of the file's name: {session:d} is a whole number (int64),
-            {subject} a text without a slash. The address of a set of shards in a store, such as "s3://bucket/shards",
-            "gs://...", "az://...", "https://..." or "file://...", or a store object of obstore's, opens a set whose
-            rows are fetched when they are read, and ahead of a loop; see docs/remote.md. Recordings are opened by
-            `memload.open_recording`.
+            {subject} a text without a slash. The address of a set of shards, or of a Zarr array or group, in a store,
+            such as "s3://bucket/shards", "gs://...", "az://...", "https://..." or "file://...", or a store object of
+            obstore's, opens a dataset whose rows are fetched when they are read, and ahead of a loop; see
+            docs/remote.md. Recordings are opened by `memload.open_recording`.
         field: the name for the one field of a .npy file or of bare rows; default "data", whatever the file is called.
             With a `key` of one array, the name of that field. `Dataset.rename` changes names later.
         key: the arrays of a file that become fields: a name such as "stim" or "train/stim", a list of names, or a
@@ -113,7 +113,7 @@ def open(  # noqa: A001 - users call it memload.open
     if any(map(is_remote, [path] if not isinstance(path, list | tuple) else path)):
         stated = Stated(field, key, trust, dtype, shape, offset)
         _refuse_for_remote(stated, row_field, file_field, max_open_files, tier)
-        return _open_remote(path, cache, cache_bytes, as_tier(tier), tier_options)
+        return _open_remote(path, stated, cache, cache_bytes, as_tier(tier), tier_options)
     if cache is not None:
         raise TypeError("cache= is for a set in a store, such as s3://bucket/shards; files are mapped where they lie")
     if cache_bytes is not None:
@@ -147,24 +147,36 @@ def open(  # noqa: A001 - users call it memload.open
 def _refuse_for_remote(
     stated: Stated, row_field: str | None, file_field: str | None, max_open_files: int | None, tier: Tier | str
 ) -> None:
-    given = {**vars(stated), "row_field": row_field, "file_field": file_field, "max_open_files": max_open_files}
+    given = {
+        **vars(stated),
+        "key": None,
+        "field": None,
+        "row_field": row_field,
+        "file_field": file_field,
+        "max_open_files": max_open_files,
+    }
     named = [f"{name}=" for name, value in given.items() if value is not None]
     if named:
-        raise TypeError(f"{', '.join(named)}: not for a set of shards in a store, which states its fields itself")
+        raise TypeError(f"{', '.join(named)}: not for what lies in a store, which states its fields itself")
     if as_tier(tier) not in (Tier.MMAP, Tier.RAM):
         raise ValueError(f'tier="{tier}": rows of a store are kept by cache=, or loaded by tier="ram"')
 
 
 def _open_remote(
-    path: Any, cache: PathLike | None, cache_bytes: int | str | None, tier: Tier, tier_options: dict[str, Any]
+    path: Any,
+    stated: Stated,
+    cache: PathLike | None,
+    cache_bytes: int | str | None,
+    tier: Tier,
+    tier_options: dict[str, Any],
 ) -> Dataset:
-    from memload.formats.remote.remote_shards import opened_remote
+    from memload.formats.remote.opening import opened_remote
 
     given = list(path) if isinstance(path, list | tuple) else [path]
     if local := [one for one in given if not is_remote(one)]:
         raise TypeError(f"{local[0]}: a path beside addresses of stores; open each by itself, and join them by concat")
     places = [Path(str(one)) for one in given]
-    dataset = _one_after_the_other(places, [Dataset(opened_remote(one, cache, cache_bytes)) for one in given])
+    dataset = _one_after_the_other(places, [Dataset(opened_remote(one, stated, cache, cache_bytes)) for one in given])
     return dataset if tier is Tier.MMAP else dataset.with_tier(tier, **tier_options)
 
 

@@ -52,7 +52,7 @@ class Stated:
         check_name(name)
         return name
 
-    def refuse_all_but(self, path: Path, takes: Sequence[str]) -> None:
+    def refuse_all_but(self, path: Path | str, takes: Sequence[str]) -> None:
         """Raise TypeError for an argument that the format determines itself."""
         given = [
             f"{one.name}=" for one in fields(self) if getattr(self, one.name) is not None and one.name not in takes

@@ -219,6 +219,6 @@ class Proxy:
         self._server.server_close()
 
 
-def disk_bytes(folder: Path) -> int:
+def disk_bytes(folder: Path, files: str = "*/*.safetensors") -> int:
     """Return the bytes that the mirror files of a cache take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in folder.glob("*/*.safetensors"))
+    return sum(path.stat().st_blocks * 512 for path in folder.glob(files))

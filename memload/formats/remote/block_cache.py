@@ -27,6 +27,7 @@ from memload.formats.remote.cache_folder import PINNED, PRESENT, CachedSet, Cach
 from memload.formats.remote.link import link
 from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at, write_at
 from memload.formats.remote.objects import Objects
+from memload.formats.remote.packed_objects import PackedObjects
 from memload.sizes import format_size
 
 NEVER = np.iinfo(np.int32).max
@@ -73,7 +74,7 @@ class BlockCache:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: Objects | PackedObjects,
         content: bytes,
         files: Sequence[RemoteFile],
         block_bytes: int,

@@ -23,7 +23,7 @@ _WRITING_TIMEOUT = "180s"  # of a piece of an upload, of which _PIECES_AT_ONCE s
 _WRITING_RETRIES = 6  # of each piece, by obstore, before the object is begun anew
 _PIECE, _PIECES_AT_ONCE, _MOST_PIECES = 8 << 20, 4, 10_000  # bytes of one; S3's limit
 _FILES = frozenset(
-    [".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".parquet", ".zip", ".zarr", ".json"]
+    [".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".parquet", ".zip", ".json"]
 )  # suffixes of what is no set of shards
 _ATTEMPTS, _WRITING_ATTEMPTS = 8, 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before the second attempt, and before any other
@@ -42,6 +42,13 @@ class Part(NamedTuple):
     data: Any
     etag: str
     size: int
+
+
+class Listed(NamedTuple):
+    """What a listing says of an object: its bytes, and its ETag, "" where the store states none."""
+
+    nbytes: int
+    etag: str
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,8 @@ class Address:
         """
         if isinstance(self.given, str) and (suffix := PurePosixPath(self.url).suffix.lower()) in _FILES:
             raise FileNotFoundError(
-                f"{self.url}: a URL, but of a {suffix} file, and only sets of shards are read from stores: download "
-                "it, or write it as shards first"
+                f"{self.url}: a URL, but of a {suffix} file, and only sets of shards and Zarr are read from stores: "
+                "download it, or write it as shards first"
             )
         stores = package("obstore.store", "remote", f"{self.url}: a store")
         if not isinstance(self.given, str):
@@ -221,7 +228,11 @@ class Objects:
         await self._again(name, f"write its {nbytes} bytes", request, writing=True)
 
     def sizes(self, prefix: str = "", *, below: bool = True) -> dict[str, int]:
-        """Return names and bytes of the objects whose names begin with a prefix that is "" or ends at a slash.
+        """Return names and bytes of objects; arguments and errors are those of `listing`."""
+        return {name: found.nbytes for name, found in self.listing(prefix, below=below).items()}
+
+    def listing(self, prefix: str = "", *, below: bool = True) -> dict[str, Listed]:
+        """Return the objects whose names begin with a prefix that is "" or ends at a slash, by name.
 
         Args:
             prefix: the beginning.
@@ -232,21 +243,22 @@ class Objects:
         """
         return link().submit(self._again(prefix, "list it", lambda: self._listed(prefix, below))).result()
 
-    async def _listed(self, prefix: str, below: bool) -> dict[str, int]:
+    async def _listed(self, prefix: str, below: bool) -> dict[str, Listed]:
         import obstore
 
-        whole, found = self.folder + prefix, {}
+        whole, folders, found = self.folder + prefix, [], []
         try:
             if not below:
                 answer = await obstore.list_with_delimiter_async(self.store, whole or None)
-                found = {f"{folder}/": -1 for folder in answer["common_prefixes"]}
-                found |= {str(one["path"]): int(one["size"]) for one in answer["objects"]}
+                folders, found = list(answer["common_prefixes"]), list(answer["objects"])
             else:
                 async for chunk in obstore.list(self.store, whole or None, chunk_size=_DELETED_AT_ONCE):
-                    found |= {str(one["path"]): int(one["size"]) for one in chunk}
+                    found += chunk
         except Exception as error:
             raise self._named(prefix, error) from None
-        return {name.removeprefix(self.folder): size for name, size in found.items()}
+        named = {f"{folder}/": Listed(-1, "") for folder in folders}
+        named |= {str(one["path"]): Listed(int(one["size"]), one["e_tag"] or "") for one in found}
+        return {name.removeprefix(self.folder): one for name, one in named.items()}
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; those that are not there count as removed.

@@ -46,11 +46,11 @@ LEAST_ROOM = 1 << 20
 DEFAULT_RAM = 1 << 30
 
 
-def opened_remote(path: Any, cache: PathLike | None, cache_bytes: int | str | None) -> dict[str, Field]:
-    """Return the fields of the set at `path`; arguments are those of `memload.open`, and errors as of `open_remote`.
+def keeping_of(cache: PathLike | None, cache_bytes: int | str | None) -> Keeping:
+    """Return where the blocks of a set are kept, by the arguments of `memload.open`.
 
     Raises:
-        ValueError: `cache_bytes` is no size.
+        ValueError: `cache_bytes` is no size, or too small.
     """
     folder = None if cache is None else str(Path(cache).absolute())
     if cache_bytes is not None:
@@ -59,7 +59,9 @@ def opened_remote(path: Any, cache: PathLike | None, cache_bytes: int | str | No
         nbytes = DEFAULT_RAM
     else:
         nbytes = _half_of_disk(Path(folder))
-    return open_remote(Address(path), Keeping(folder, nbytes))
+    if nbytes < LEAST_ROOM:
+        raise ValueError(f"cache_bytes is at least {format_size(LEAST_ROOM)}, got {format_size(nbytes)}")
+    return Keeping(folder, nbytes)
 
 
 def _half_of_disk(folder: Path) -> int:
@@ -67,22 +69,20 @@ def _half_of_disk(folder: Path) -> int:
     return max(LEAST_ROOM, shutil.disk_usage(there).free // 2)
 
 
-def open_remote(address: Address, keeping: Keeping) -> dict[str, Field]:
-    """Return the fields of the set at an address.
+def open_remote(address: Address, keeping: Keeping) -> dict[str, Field] | None:
+    """Return the fields of the set of shards at an address; None if there is no index.
 
     Raises:
-        FileNotFoundError, PermissionError: the store has no set there, or refuses it.
+        FileNotFoundError, PermissionError: the store has no such bucket, or refuses it.
         ShardReadError: the store failed again and again.
         ShardFormatError: the index is malformed, or a shard does not fit it.
         OSError, FileExistsError: the folder of the cache cannot be used.
-        ValueError: the address is malformed, or the room of the cache is too small.
+        ValueError: the address is malformed.
     """
-    if keeping.nbytes < LEAST_ROOM:
-        raise ValueError(f"cache_bytes is at least {format_size(LEAST_ROOM)}, got {format_size(keeping.nbytes)}")
     objects, folders = address.objects(), ["", f"{ROWS_FOLDER}/"]
     contents = objects.read_whole([f"{folder}{INDEX_NAME}" for folder in folders])
     if contents[0] is None:
-        raise FileNotFoundError(f"{address.url}: {_why_no_set(objects)}")
+        return None
     shared, *inner = (
         _set_of(SetAddress(address, folder, keeping), content)
         for folder, content in zip(folders, contents, strict=True)
@@ -93,11 +93,12 @@ def open_remote(address: Address, keeping: Keeping) -> dict[str, Field]:
     return looked_up(address.url, shared.fields(), f"{address.url}/{ROWS_FOLDER}", inner[0].fields())
 
 
-def _why_no_set(objects: Objects) -> str:
+def why_no_set(objects: Objects) -> str:
+    """Say what is at an address that has no index."""
     with contextlib.suppress(OSError, NotImplementedError):  # web servers list nothing
         if objects.sizes(f"{PARTS_FOLDER}/"):
             return "parts of a set are there, which memload.seal makes one set of once all are written"
-    return f"no {INDEX_NAME} there, so this is no set of shards of memload's"
+    return f"no {INDEX_NAME} there, so this is no set of shards of memload's, and no metadata of Zarr"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,12 @@ class RemoteSet:
     index: ShardIndex
     cache: BlockCache
 
+    @property
+    def objects(self) -> Objects:
+        """What reads the objects of the set."""
+        assert isinstance(self.cache.objects, Objects)
+        return self.cache.objects
+
     def fields(self) -> dict[str, Field]:
         """Return the fields, whose rows are fetched when they are read."""
         layouts = self._layouts()
@@ -120,7 +127,7 @@ class RemoteSet:
             for shard, layout in zip(self.index.shards, layouts, strict=True)
             for tensor in self._small()
         ]
-        read = iter(self.cache.objects.read_all(wanted))
+        read = iter(self.objects.read_all(wanted))
         shards = []
         for number, (shard, layout) in enumerate(zip(self.index.shards, layouts, strict=True)):
             parts = {layout.tensors[tensor].begin: next(read) for tensor in self._small()}
@@ -145,11 +152,11 @@ class RemoteSet:
             layouts[k] = layout
         checked = [layout for layout in layouts if layout is not None]
         for shard, layout in zip(self.index.shards, checked, strict=True):
-            check_tensors(self.cache.objects.url_of(shard.file), layout, shard, self.index.fields)
+            check_tensors(self.objects.url_of(shard.file), layout, shard, self.index.fields)
         return checked
 
     def _read_layouts(self, shards: Sequence[ShardRecord]) -> list[ShardLayout]:
-        objects = self.cache.objects
+        objects = self.objects
         starts = objects.read_all([(shard.file, 0, min(_HEADER_GUESS, shard.nbytes)) for shard in shards])
         ends = []
         for shard, start in zip(shards, starts, strict=True):
@@ -199,23 +206,27 @@ def _set_of(where: SetAddress, content: bytes) -> RemoteSet:
         index = parse_index(content)
     except ShardFormatError as error:
         raise ShardFormatError(f"{objects.url_of(INDEX_NAME)}: {error}") from error.__cause__
+    return RemoteSet(index, shared_cache(where, content, lambda: _cache_of(where, objects, index, content)))
+
+
+def shared_cache(where: Any, content: bytes, make: Callable[[], BlockCache]) -> BlockCache:
+    """Return the blocks of what lies at an address, which a process has once for each address, keeping and content."""
+    key = (where, content, os.getpid())
     with _lock:
-        return RemoteSet(index, _cache_of(where, objects, index, content))
+        known = _caches.get(key) if isinstance(where.address.given, str) else None
+        if known is not None:
+            return known
+        made = make()
+        if isinstance(where.address.given, str):
+            _caches[key] = made
+        return made
 
 
 def _cache_of(where: SetAddress, objects: Objects, index: ShardIndex, content: bytes) -> BlockCache:
-    """Return the blocks of a set, which a process has once for each address and keeping."""
-    key = (where, content, os.getpid())
-    known = _caches.get(key) if isinstance(where.address.given, str) else None
-    if known is not None:
-        return known
     files, block = [RemoteFile(shard.file, shard.nbytes) for shard in index.shards], _block_bytes(index, where.keeping)
     if {file.name for file in files} & {ROOM, SET, TABLE}:
         raise ShardFormatError(f"{objects.url_of(INDEX_NAME)}: a shard has the name of a file of caches")
-    made = BlockCache(objects, content, files, block, where.keeping, where)
-    if isinstance(where.address.given, str):
-        _caches[key] = made
-    return made
+    return BlockCache(objects, content, files, block, where.keeping, where)
 
 
 def _reader(parts: dict[int, bytes]) -> Callable[[int, int], bytes]:
