@@ -84,11 +84,11 @@ def _dtype(text: str) -> Any:
     return cast.dtype
 
 
-def size_of(text: str) -> int | tuple[int, int]:
-    """Return the size that --size names: a number, or height and width."""
+def size_of(text: str, option: str = "--size") -> int | tuple[int, int]:
+    """Return the size that an option names: a number, or height and width."""
     sides = text.split("x")
     if not all(side.isdecimal() for side in sides) or len(sides) > 2:
-        raise ValueError(f"--size: expected a number of pixels, or height x width as in 480x640, got {text!r}")
+        raise ValueError(f"{option}: expected a number of pixels, or height x width as in 480x640, got {text!r}")
     return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 

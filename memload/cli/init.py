@@ -25,6 +25,7 @@ _ARGUMENTS = {
     "multiprocessing_context": "there are no worker processes: leave it out",
     "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
 }
+_ONCE_NATIVE = "as before while torch's own code loads; once the loader is native, "
 _COLLATED = frozenset(
     [
         *("torch.utils.data.default_collate", "torch.utils.data.dataloader.default_collate"),
@@ -106,24 +107,42 @@ def _loaders(script: Script) -> Iterator[Finding]:
         if verdict.change:
             at = verdict.line or line
             yield Finding(at, script.text.splitlines()[at - 1].strip(), "dataset", verdict.why, verdict.change)
+        below = _below_a_collate(script, loader)
+        if below is not None and below.change:
+            at = below.line or line
+            yield Finding(at, script.text.splitlines()[at - 1].strip(), "dataset", below.why, below.change)
         for name, why in _ARGUMENTS.items():
             given = loader.given.get(name)
             if given is not None and ast.unparse(given) not in ("0", "False", "None"):
                 code = script.line(given)
-                yield Finding(given.lineno, code, "argument", f"{name}={ast.unparse(given)}: {why}")
+                when = "" if verdict.native is not False or name == "pin_memory" else _ONCE_NATIVE
+                yield Finding(given.lineno, code, "argument", f"{name}={ast.unparse(given)}: {when}{why}")
+
+
+def _collates(script: Script, loader: Loader) -> bool:
+    """Return whether a loader joins samples by a function of its own."""
+    collate = loader.given.get("collate_fn")
+    return collate is not None and script.meaning(collate) not in _COLLATED and ast.unparse(collate) != "None"
+
+
+def _below_a_collate(script: Script, loader: Loader) -> Verdict | None:
+    """Return the verdict on the dataset of a loader with a collate function, which comes next; None without one."""
+    if loader.kind in OTHERS or not _collates(script, loader):
+        return None
+    return verdict_of(script, loader.given.get("dataset"), loader.call.lineno)
 
 
 def loader_verdict(script: Script, loader: Loader) -> Verdict:
     """Return whether a loader is native: by its arguments, and else by its dataset."""
     collate = loader.given.get("collate_fn")
-    if collate is not None and script.meaning(collate) not in _COLLATED and ast.unparse(collate) != "None":
+    if collate is not None and _collates(script, loader):
         return Verdict(
             False,
             f"collate_fn={ast.unparse(collate)} makes batches of samples in Python",
             (
                 "batch_transform=fn  # if it works on whole batches",
                 "memload.from_arrays(x=memload.ragged(rows), ...)  # rows that differ in length (docs/ragged.md):",
-                'values and offsets, as for EmbeddingBag; with ragged="padded" in FastLoader, padded',
+                'values and offsets, as for EmbeddingBag; padded (B, T), with ragged=("padded", 0) in FastLoader',
             ),
             collate.lineno,
         )
@@ -164,22 +183,29 @@ def _others(script: Script) -> Iterator[Finding]:
 def _loops(script: Script) -> Iterator[Finding]:
     """Yield what a loop does with each batch that a loader could do ahead of it."""
     seen = set()
+    told = set()
     for loop in script.loops():
         for node in (inner for statement in loop.node.body for inner in ast.walk(statement)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             of_batch = root_of(node.func.value) in loop.names
-            if of_batch and node.lineno not in seen and (why := _work(node)):
+            if of_batch and node.lineno not in seen and (work := _work(script, loop.loader, node)):
                 seen.add(node.lineno)
-                yield Finding(node.lineno, script.line(node), "loop", *why)
+                why, change = work
+                if (loop.loader.call.lineno, work) in told:
+                    why, change = "likewise", ()
+                told.add((loop.loader.call.lineno, work))
+                yield Finding(node.lineno, script.line(node), "loop", why, change)
 
 
-def _work(call: ast.Call) -> tuple[str, tuple[str, ...]] | None:
+def _work(script: Script, loader: Loader, call: ast.Call) -> tuple[str, tuple[str, ...]] | None:
     assert isinstance(call.func, ast.Attribute)
     if is_move(call):
         device = '"cuda"' if call.func.attr == "cuda" or not call.args else ast.unparse(call.args[0])
+        later = script.line_after(device, loader.call.lineno)
+        order = f"; line {later} makes {device}, and has to come before line {loader.call.lineno}" if later else ""
         return "the loader can have batches on the device ahead of the loop; then this has nothing to do", (
-            f"device={device}  # in FastLoader",
+            f"device={device}  # in FastLoader{order}",
         )
     dtype = ast.unparse(call.args[0]) if call.args else ""
     if call.func.attr in _NUMBERS or (call.func.attr == "to" and "float" in dtype):
@@ -192,8 +218,10 @@ def _work(call: ast.Call) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _transforms(script: Script) -> Iterator[Finding]:
-    why = "of rows that memload reads, as a cast that its threads do while they gather (random crops by row)"
     for line, code in casts_of_transforms(script) if script.loaders else ():
+        why = "of rows that memload reads, as a cast that its threads do while they gather"
+        if "Augment(" in code[0]:
+            why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
         yield Finding(line, script.text.splitlines()[line - 1].strip(), "transform", why, code)
 
 
@@ -238,7 +266,7 @@ def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:
     if any(one.safe for one in found):
         yield f"Safe changes:  memload init {path} --diff | patch {path}      or  --write COPY"
     yield "Then:  print(loader.engine, loader.why)      and after an epoch  print(loader.stats())"
-    yield "Pages:  docs/migration.md, docs/native-datasets.md, docs/dataloader-arguments.md"
+    yield "Pages:  docs/converting-scripts.md, docs/migration.md, docs/native-datasets.md, docs/dataloader-arguments.md"
 
 
 # The changes

@@ -359,6 +359,7 @@ def _add_images(group: Any) -> None:
         choices=FITS,
         help="stretch to that size (default), crop to its proportions first, or pad all of it",
     )
+    group.add_argument("--crop", metavar="N|HxW", help="then keep the central part of this size")
     group.add_argument("--pad-value", metavar="N|R,G,B", help="in the border of images with --fit pad (default: 0)")
     group.add_argument("--mask-pad-value", type=int, metavar="N", help="in that of masks, such as 255 (default: 0)")
     group.add_argument(

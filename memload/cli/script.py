@@ -127,7 +127,8 @@ class Script:
     def value_of(self, node: ast.expr, before: int) -> ast.expr | None:
         """Return the expression that was last assigned to a name before a line, or the expression itself if it is none.
 
-        A name that is one of several targets has the value of all of them, such as the call of `random_split`.
+        A name that is one of several targets has the value of all of them, such as the call of `random_split`. What is
+        assigned to a name is not its value where it is part of that very expression, as in `ds = Subset(ds, rows)`.
         """
         name = name_of(node)
         if not name:
@@ -136,9 +137,21 @@ class Script:
         for statement in ast.walk(self.tree):
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value and statement.lineno <= before:
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                if any(name in _names(target) for target in targets):
+                of_itself = any(part is node for part in ast.walk(statement.value))
+                if not of_itself and any(name in _names(target) for target in targets):
                     found = statement.value if found is None or statement.lineno >= found.lineno else found
         return found
+
+    def line_after(self, name: str, line: int) -> int:
+        """Return the first line after a given one that assigns to a name; 0 if there is none, or one before it."""
+        names = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == name)
+        lines = sorted(node.lineno for node in names if isinstance(node.ctx, ast.Store))
+        return lines[0] if lines and lines[0] > line else 0
+
+    def defines(self, name: str) -> bool:
+        """Return whether the script has a class or a function of this name."""
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        return any(isinstance(node, kinds) and node.name == name for node in ast.walk(self.tree))
 
     def class_named(self, name: str) -> ast.ClassDef | None:
         """Return a class of this script."""

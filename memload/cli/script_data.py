@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memload.cli.script import Script, name_of
@@ -132,29 +132,87 @@ def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
         return Verdict(False, "FakeData makes images as they are asked for", (), call.lineno)
     if kind in _IN_MEMORY:
         name = script.name_for(call) or "dataset"
+        of_labels = next((ast.unparse(one.value) for one in call.keywords if one.arg == "target_transform"), "None")
+        left_out = f"# target_transform={of_labels} is left out: give from_arrays what it makes of all labels"
         return Verdict(
             False,
             f"{kind} has its images in memory, and makes a PIL image of each and transforms it in Python",
             (
                 f"{name} = memload.from_arrays(image={name}.data{_GREY if kind not in _COLOURS else ''}, "
                 f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')",
+                *([] if of_labels == "None" else [left_out]),
             ),
             call.lineno,
         )
-    where = next((ast.unparse(one) for one in call.args[:1]), "") or next(
-        (ast.unparse(one.value) for one in call.keywords if one.arg == "root"), "DIR"
-    )
-    folder = where.strip("'\"") if where[:1] in "'\"" else "DIR"
+    root = next((one for one in call.args[:1]), None) or next((k.value for k in call.keywords if k.arg == "root"), None)
+    folders = folders_of(script, root, call) or ["DIR"]
     labels = " --labels folders" if kind in ("ImageFolder", "DatasetFolder", "ImageNet") else ""
+    targets = ["shards/"] if len(folders) == 1 else [f"{folder.rstrip('/').rpartition('/')[2]}/" for folder in folders]
     return Verdict(
         False,
         f"{kind} decodes each image in each epoch, in Python",
         (
-            f"memload write --images {folder}{labels} --size 256 shards/      (once, on the command line)",
-            'dataset = memload.open("shards/").as_tuple("image", "label")',
+            *(
+                f"memload write --images {folder}{labels} --size N {target}      (once, on the command line)"
+                for folder, target in zip(folders, targets, strict=True)
+            ),
+            *(["(DIR is one folder of the loader: a set of its own for each)"] if folders == ["DIR"] else []),
+            f'dataset = memload.open({json.dumps(targets[0]) if len(targets) == 1 else "TARGET"}).as_tuple("image", '
+            '"label")  # its labels are as before; without .classes',
         ),
         call.lineno,
     )
+
+
+def folders_of(script: Script, root: ast.expr | None, call: ast.Call) -> list[str]:
+    """Return the folders that an expression names, one for each value of a comprehension around it; [] if unknown.
+
+    Args:
+        script: the script.
+        root: the expression.
+        call: the call that it is an argument of.
+    """
+    around = [
+        part
+        for node in ast.walk(script.tree)
+        if isinstance(node, (ast.DictComp, ast.ListComp)) and any(inner is call for inner in ast.walk(node))
+        for part in node.generators
+    ]
+    turns: list[dict[str, str]] = [{}]
+    for part in around:
+        values = part.iter.elts if isinstance(part.iter, (ast.List, ast.Tuple, ast.Set)) else []
+        texts = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+        turns = [{**turn, name_of(part.target): text} for turn in turns for text in texts]
+    found = [None if root is None else _text(script, root, turn, call.lineno) for turn in turns]
+    return [*dict.fromkeys(text for text in found if text)] if found and all(found) else []
+
+
+def _text(script: Script, node: ast.expr, known: Mapping[str, str], before: int, depth: int = 0) -> str | None:
+    """Return the text, or the path, that an expression is; None if only running the script tells."""
+    if depth > 8:
+        return None
+
+    def of(part: ast.expr) -> str | None:
+        return _text(script, part, known, before, depth + 1)
+
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if name_of(node):
+        value = script.value_of(node, before)
+        return known.get(name_of(node)) or (None if value is None else of(value))
+    if isinstance(node, ast.FormattedValue):
+        return of(node.value) if node.conversion == -1 and node.format_spec is None else None
+    parts: Sequence[ast.expr] = ()
+    between = "/"
+    if isinstance(node, ast.JoinedStr):
+        parts, between = node.values, ""
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
+        parts, between = (node.left, node.right), "" if isinstance(node.op, ast.Add) else "/"
+    elif script.called(node) in ("os.path.join", "pathlib.Path"):
+        assert isinstance(node, ast.Call)
+        parts = node.args
+    texts = [of(part) for part in parts]
+    return between.join(text for text in texts if text is not None) if texts and None not in texts else None
 
 
 # Classes of the script
@@ -300,16 +358,17 @@ def casts_of_transforms(script: Script) -> Iterator[tuple[int, tuple[str, ...]]]
 def _cast(script: Script, steps: Sequence[ast.expr], channels: Sequence[str]) -> tuple[str, ...]:
     made = _Steps()
     for step in steps:
-        if isinstance(step, ast.Call):
+        own = isinstance(step, ast.Call) and script.defines(script.called(step))
+        if isinstance(step, ast.Call) and not own:
             made.add(script.called(step).rpartition(".")[2], step)
         else:
-            made.others.append(ast.unparse(step))
+            made.others.append(script.called(step) if own else ast.unparse(step))
     options = [*made.options, *(channels if made.options or made.augment else [])]
     if made.augment:
         options.append(f"augment=memload.Augment({', '.join(made.augment)})")
     code = [f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}'] if options else []
     if made.sizes:
-        code.append(f"{' and '.join(made.sizes)}: once, by memload write --images DIR --size N --fit crop")
+        code.append(f"{made.what_sizes}: once, by memload write --images DIR{made.size_options}")
     if made.others:
         code.append(f"{', '.join(made.others[:_SHOWN])}: dataset.map(fn), or batch_transform=fn for whole batches")
     return tuple(code)
@@ -321,7 +380,7 @@ class _Steps:
 
     options: list[str] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
-    sizes: list[str] = field(default_factory=list)
+    sizes: dict[str, str] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
 
     def add(self, kind: str, step: ast.Call) -> None:
@@ -340,9 +399,27 @@ class _Steps:
         elif kind == "RandomResizedCrop" and given:
             self.augment.append(f"resize={_both(given[0])}, scale={named.get('scale', '(0.08, 1)')}")
         elif kind in ("Resize", "CenterCrop"):
-            self.sizes.append(ast.unparse(step.func).rpartition(".")[2])
+            self.sizes[kind] = [*given, named.get("size", "N")][0]
         elif kind != "ToImage":
             self.others.append(kind or ast.unparse(step))
+
+    @property
+    def what_sizes(self) -> str:
+        """The steps that change sizes, in words."""
+        return " and ".join(self.sizes)
+
+    @property
+    def size_options(self) -> str:
+        """The options of `memload write --images` that do the same as `Resize` and `CenterCrop`."""
+        size, crop = (_sides(self.sizes.get(kind, "")) for kind in ("Resize", "CenterCrop"))
+        whole = "x" in size  # of one number, torchvision takes the shorter side
+        return (f" --size {size}{'' if whole else ' --fit crop'}" if size else "") + (f" --crop {crop}" if crop else "")
+
+
+def _sides(text: str) -> str:
+    """Return a size as the command line takes it: "256" of 256, "480x640" of (480, 640)."""
+    node = ast.parse(text, mode="eval").body if text else None
+    return "x".join(map(ast.unparse, node.elts)) if isinstance(node, (ast.Tuple, ast.List)) else text
 
 
 def _constant(text: str) -> str:

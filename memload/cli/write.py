@@ -32,7 +32,7 @@ _OF_SOURCES = (
     *("row_field", "file_field", "on", "how"),
 )
 _OF_IMAGES = (
-    *("masks", "labels", "table", "image_column", "size", "fit", "pad_value", "mask_pad_value", "mode"),
+    *("masks", "labels", "table", "image_column", "size", "fit", "crop", "pad_value", "mask_pad_value", "mode"),
     *("skip_damaged", "skip_unmatched"),
 )
 _OF_DECODED = ("tr", "raw", "rate")
@@ -96,6 +96,7 @@ def _write_images(options: argparse.Namespace) -> Dataset:
         image_column=options.image_column,
         size=None if options.size is None else size_of(options.size),
         fit=options.fit or "stretch",
+        crop=None if options.crop is None else size_of(options.crop, "--crop"),
         pad_value=None if options.pad_value is None else _pad_value(options.pad_value),
         mask_pad_value=options.mask_pad_value,
         mode=options.mode,

@@ -26,11 +26,12 @@ class Pixels:
 
     Args:
         mode: the mode of the images.
-        size: height and width of images and masks.
+        size: height and width to which images and masks are resized.
         fit: for images of another shape, "stretch" takes the whole image, "crop" the largest central part with the
             proportions of `size`, "pad" the whole image in its own proportions, with a border around it.
         pad_value: the value of the border of images, for each channel.
         mask_pad_value: the value of the border of masks.
+        crop: height and width of the central part that is kept of what was resized; None: all of it.
     """
 
     mode: Mode
@@ -38,6 +39,12 @@ class Pixels:
     fit: Fit
     pad_value: tuple[int, ...] = ()
     mask_pad_value: int = 0
+    crop: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of images and masks in the rows."""
+        return self.crop or self.size
 
     def of(self, pair: Pair) -> dict[str, NDArray[Any]]:
         """Return the arrays of an image and of its mask. Raises FormatError, which names the file."""
@@ -54,7 +61,7 @@ class Pixels:
         array = _rotated(np.asarray(_in_mode(opened, self.mode)), file.orientation)
         if file.size != (size := self._inner(file.size)):
             array = self._resized(array, file.size, size)
-        array = self._bordered(array, self.pad_value if array.ndim == 3 else self.pad_value[:1])
+        array = self._central(self._bordered(array, self.pad_value if array.ndim == 3 else self.pad_value[:1]))
         planes = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
         return np.ascontiguousarray(planes)
 
@@ -68,7 +75,7 @@ class Pixels:
         if file.size != (size := self._inner(file.size)):
             rows, columns = map(_nearest, file.size, size, self._scales(file.size, size))
             array = array[rows[:, None], columns]
-        return np.ascontiguousarray(self._bordered(array, (self.mask_pad_value,)))
+        return np.ascontiguousarray(self._central(self._bordered(array, (self.mask_pad_value,))))
 
     def _inner(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return height and width of an image of this size in the row, without its border.
@@ -91,6 +98,11 @@ class Pixels:
         bordered[...] = values if array.ndim == 3 else values[0]
         bordered[top : top + array.shape[0], left : left + array.shape[1]] = array
         return bordered
+
+    def _central(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the central part that is kept; where the rest is odd, cut as torchvision's CenterCrop cuts."""
+        top, left = (round((side - kept) / 2) for side, kept in zip(self.size, self.shape, strict=True))
+        return array[top : top + self.shape[0], left : left + self.shape[1]]
 
     def _scales(self, size: tuple[int, int], to: tuple[int, int]) -> tuple[Fraction, Fraction]:
         """Return the pixels of the image for one of the row, down and across."""

@@ -54,6 +54,7 @@ def write_images(
     image_column: str | None = None,
     size: Size = None,
     fit: Fit = "stretch",
+    crop: Size = None,
     pad_value: int | Sequence[int] | None = None,
     mask_pad_value: int | None = None,
     mode: Mode | None = None,
@@ -88,8 +89,11 @@ def write_images(
             `file_name`, `stem`, `filename`, `filepath`, `image`, `image_path` and `key`.
         size: the size of the rows: (height, width), or a number for squares. None: the size of the images, which must
             all have the same. Images are resized by a bicubic filter with antialiasing, masks by the nearest pixel.
+            Numbers of pixels in a table, such as corners of boxes, stay as they are.
         fit: "stretch" resizes the whole image to `size`; "crop" resizes the largest central part with the proportions
             of `size`; "pad" resizes the whole image in its own proportions until it fits, and centres it.
+        crop: the central part that is kept of each image and mask after that: (height, width), or a number for squares.
+            ``size=256, fit="crop", crop=224`` is what torchvision's ``Resize(256)`` and ``CenterCrop(224)`` leave.
         pad_value: with "pad", the number in the border of images, or one for each channel; 0 if not given.
         mask_pad_value: with "pad", the number in the border of masks; 0 if not given. Give 255 for a loss that ignores
             255, as many losses for segmentation do.
@@ -124,7 +128,7 @@ def write_images(
         raise ValueError("append= adds images to a set; rows of a table= go to a set of their own")
     options = _LabelOptions(labels, table, image_column, skip_unmatched)
     album = _album(Path(images), None if masks is None else Path(masks), options, threads, skip_damaged, progress)
-    pixels = _pixels(album, size, fit, mode, pad_value, mask_pad_value, progress)
+    pixels = _pixels(album, size, fit, crop, mode, pad_value, mask_pad_value, progress)
     plan = album.fingerprint() | {"pixels": str(pixels), "Pillow": _pillow_version()} if resume else None
     with ShardWriter(
         path, shard_bytes=shard_bytes, append=append, rows=len(album.pairs), resume=plan, progress=progress
@@ -256,6 +260,7 @@ def _pixels(
     album: _Album,
     size: Size,
     fit: Fit,
+    crop: Size,
     mode: Mode | None,
     pad_value: int | Sequence[int] | None,
     mask_pad_value: int | None,
@@ -265,9 +270,7 @@ def _pixels(
         raise ValueError(f"fit is one of {', '.join(FITS)}; got {fit!r}")
     if fit != "pad" and not (pad_value is None and mask_pad_value is None):
         raise ValueError(f'pad_value= and mask_pad_value= are for fit="pad" (--fit pad), not for {fit!r}')
-    sides = (size, size) if isinstance(size, int) else size
-    if sides is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
-        raise ValueError(f"size is a number of pixels or (height, width), got {size!r}")
+    sides, kept = _sides("size", size), _sides("crop", crop)
     if sides is not None and sides[0] * sides[1] > _MOST_PIXELS:
         raise ValueError(f"size {size!r}: rows of more than {_MOST_PIXELS:,} pixels are not supported")
     chosen = _mode([pair.image for pair in album.pairs], mode)
@@ -280,13 +283,25 @@ def _pixels(
         )
     most = 65535 if chosen == "I;16" else 255
     wide_masks = any(pair.mask is not None and pair.mask.mode.startswith("I") for pair in album.pairs)
+    whole = sides or one_size(album.pairs)
+    if kept is not None and (kept[0] > whole[0] or kept[1] > whole[1]):
+        raise ValueError(f"crop (--crop) keeps a part of images of {whole[0]} x {whole[1]}; got {kept[0]} x {kept[1]}")
     return Pixels(
         chosen,
-        sides or one_size(album.pairs),
+        whole,
         fit,
         _border("pad_value", pad_value, CHANNELS[chosen], most),
         _border("mask_pad_value", mask_pad_value, 1, 65535 if wide_masks else 255)[0],
+        kept,
     )
+
+
+def _sides(option: str, given: Size) -> tuple[int, int] | None:
+    """Return height and width."""
+    sides = (given, given) if isinstance(given, int) else given
+    if sides is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
+        raise ValueError(f"{option} is a number of pixels or (height, width), got {given!r}")
+    return sides
 
 
 def _border(option: str, given: int | Sequence[int] | None, channels: int, most: int) -> tuple[int, ...]:
@@ -330,7 +345,7 @@ def _write_album(
     damaged = {name: Damaged(name, "found in an earlier run") for name in writer.left_out}
     numbers = {pair.image.name: number for number, pair in enumerate(album.pairs)}
     sound = [pair for pair in album.pairs if pair.image.name not in damaged]
-    row_bytes = CHANNELS[pixels.mode] * pixels.size[0] * pixels.size[1]
+    row_bytes = CHANNELS[pixels.mode] * pixels.shape[0] * pixels.shape[1]
     done = writer.rows_there
     with byte_bar("write", row_bytes * len(sound), progress, done=row_bytes * done) as bar:
         for pair, result in in_turn(pixels.of, sound[done:], threads):

@@ -370,3 +370,115 @@ DataLoader(torch.zeros(4), **more)
 """
     (one,) = [one for one in found(tmp_path, text) if one.about == "loader"]
     assert "**arguments were not read" in one.why
+
+
+FOLDERS = """
+import os
+from torchvision import datasets, transforms
+from torch.utils.data import DataLoader
+crops = {
+    "train": transforms.Compose([transforms.RandomResizedCrop(224), transforms.ToTensor()]),
+    "val": transforms.Compose([transforms.Resize(256), transforms.CenterCrop((224, 200)), transforms.ToTensor()]),
+}
+root = "photos"
+sets = {x: datasets.ImageFolder(os.path.join(root, x), crops[x]) for x in ["train", "val"]}
+loaders = {x: DataLoader(sets[x], num_workers=4) for x in ["train", "val"]}
+device = "cuda"
+for inputs, labels in loaders["train"]:
+    inputs = inputs.to(device)
+    labels = labels.to(device)
+"""
+
+
+def test_each_folder_of_a_loader_has_a_command(tmp_path):
+    (advice,) = [one for one in found(tmp_path, FOLDERS) if one.about == "dataset"]
+    commands = [line.partition("   ")[0] for line in advice.change if line.startswith("memload write")]
+    assert commands == [
+        "memload write --images photos/train --labels folders --size N train/",
+        "memload write --images photos/val --labels folders --size N val/",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("f'photos/{part}'", "photos/a"),
+        ("pathlib.Path('photos') / part", "photos/a"),
+        ("'photos-' + part", "photos-a"),
+        ("sys.argv[1]", "DIR"),
+        ("f'{part:>9}'", "DIR"),
+    ],
+)
+def test_folders_are_those_of_the_script_where_it_says_them(tmp_path, path, folder):
+    text = f"""
+import pathlib, sys
+from torchvision import datasets
+from torch.utils.data import DataLoader
+part = "a"
+DataLoader(datasets.ImageFolder({path}))
+"""
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert advice.change[0].startswith(f"memload write --images {folder} --labels folders")
+
+
+def test_sizes_of_transforms_are_those_of_the_command(tmp_path):
+    _, transform = [one for one in found(tmp_path, FOLDERS) if one.about == "transform"]
+    assert "Resize and CenterCrop: once, by memload write --images DIR --size 256 --fit crop --crop 224x200" in (
+        transform.change
+    )
+
+
+def test_a_device_that_is_made_behind_the_loader_is_told_and_its_advice_is_given_once(tmp_path):
+    loops = [one for one in found(tmp_path, FOLDERS) if one.about == "loop"]
+    assert [one.why for one in loops][1:] == ["likewise"]
+    assert loops[0].change == ("device=device  # in FastLoader; line 12 makes device, and has to come before line 11",)
+
+
+def test_arguments_of_torchs_own_code_keep_their_meaning_there(tmp_path):
+    (argument,) = [one for one in found(tmp_path, FOLDERS) if one.about == "argument"]
+    assert argument.why.startswith("num_workers=4: as before while torch's own code loads; once the loader is native")
+
+
+def test_transforms_that_the_script_defines_are_not_torchvisions(tmp_path):
+    text = """
+from torchvision import transforms
+from torch.utils.data import DataLoader
+class RandomCrop:
+    def __call__(self, sample): ...
+DataLoader(x, transform=transforms.Compose([RandomCrop(224), transforms.RandomHorizontalFlip()]))
+"""
+    (transform,) = [one for one in found(tmp_path, text) if one.about == "transform"]
+    assert "crop=" not in transform.change[0]
+    assert "(boxes, landmarks) do not follow" in transform.why
+    assert transform.change[1].startswith("RandomCrop: dataset.map(fn)")
+
+
+def test_a_name_that_is_assigned_a_part_of_itself_is_followed_once(tmp_path):
+    text = f"{HEAD}ds = TensorDataset(x)\nds = Subset(\n    ds, [1, 2])\nds = Subset(ds, [0])\nDataLoader(ds)\n"
+    (loader,) = [one for one in found(tmp_path, text) if one.about == "loader"]
+    assert (loader.native, loader.why.count("Subset of")) == (True, 2)
+
+
+def test_the_dataset_below_a_collate_function_has_its_advice_too(tmp_path):
+    text = """
+from PIL import Image
+from torch.utils.data import DataLoader
+class Photos:
+    def __getitem__(self, k):
+        return Image.open(f"{k}.png")
+DataLoader(Photos(), collate_fn=lambda batch: tuple(zip(*batch)))
+"""
+    changes = ["\n".join(one.change) for one in found(tmp_path, text) if one.about == "dataset"]
+    assert sorted("memload write --images" in change for change in changes) == [False, True]
+    assert sorted("batch_transform=fn" in change for change in changes) == [False, True]
+
+
+def test_a_function_of_labels_is_not_left_out_in_silence(tmp_path):
+    text = """
+from torchvision.datasets import MNIST
+from torch.utils.data import DataLoader
+digits = MNIST("here", target_transform=one_hot)
+DataLoader(digits)
+"""
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert "target_transform=one_hot" in advice.change[1]

@@ -242,6 +242,20 @@ def test_16_bit_images_are_padded_with_16_bits(tmp_path):
 
 
 @pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
+@pytest.mark.parametrize(("crop", "top", "left"), [(4, 2, 2), ((7, 1), 0, 3), ((1, 7), 3, 0), ((2, 5), 2, 1)])
+def test_what_is_kept_of_resized_images_is_the_middle_where_torchvision_cuts_it(tmp_path, fit, crop, top, left):
+    """Where the rest is odd, halves are rounded to even: 3 / 2 to 2, 5 / 2 to 2, 1 / 2 to 0."""
+    save(random_image("RGB", 20, 33), tmp_path / "images" / "a.png")
+    save(random_image("L", 20, 33, seed=1), tmp_path / "masks" / "a.png")
+    folders = tmp_path / "images", tmp_path / "masks"
+    whole = written(tmp_path / "whole", *folders, size=7, fit=fit)[0]
+    part = written(tmp_path / "part", *folders, size=7, fit=fit, crop=crop)[0]
+    height, width = (crop, crop) if isinstance(crop, int) else crop
+    for name in ("image", "mask"):
+        torch.testing.assert_close(part[name], whole[name][..., top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
 def test_an_image_and_its_mask_stay_on_top_of_each_other(tmp_path, fit):
     blocks = np.kron(np.arange(12).reshape(3, 4), np.ones((40, 50), int)).astype(np.uint8)
     save(PIL.Image.fromarray(blocks * 20), tmp_path / "images" / "a.png")
@@ -351,6 +365,8 @@ def test_mixed_sizes_are_refused_with_all_of_them_and_the_choice(pairs):
         ({"size": 0}, "size is a number of pixels or"),
         ({"size": (3,)}, "size is a number of pixels or"),
         ({"size": 99_999_999}, "more than 178,956,970 pixels"),
+        ({"crop": 0}, "crop is a number of pixels or"),
+        ({"size": 5, "crop": (5, 6)}, "keeps a part of images of 5 x 5; got 5 x 6"),
         ({"fit": "fill"}, "fit is one of stretch, crop, pad; got 'fill'"),
         ({"pad_value": 3}, 'are for fit="pad"'),
         ({"mask_pad_value": 255, "fit": "crop"}, 'are for fit="pad"'),
@@ -585,11 +601,11 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
 
 def test_the_command_line_writes_images(pairs, capsys):
     command = ["write", "--images", pairs / "images", "--masks", pairs / "masks", "--size", "4x3", "--quiet"]
-    command += ["--labels", pairs / "labels.csv", "--fit", "crop", "--mode", "L", pairs / "s"]
+    command += ["--labels", pairs / "labels.csv", "--fit", "crop", "--crop", "2x3", "--mode", "L", pairs / "s"]
     assert main([str(part) for part in command]) == 0
     assert "4 rows" in capsys.readouterr().out
     ds = memload.open(pairs / "s")
-    assert ds.fields["image"].shape == (1, 4, 3)
+    assert ds.fields["image"].shape == (1, 2, 3)
     assert ds[1]["prompt"] == "two, cats"
 
 
