@@ -27,7 +27,6 @@ import torch
 
 from memload import _core
 from memload.memory import budget
-from memload.monitoring.own_memory import trim_heap
 from memload.monitoring.processes import family
 from memload.nested import leaves
 from memload.progress import bar
@@ -156,7 +155,7 @@ def private_bytes() -> int:
 def peak_memory() -> Iterator[Callable[[], int]]:
     """Sample the memory of this process and its children; yields a function that returns the peak above the start."""
     gc.collect()
-    trim_heap()
+    budget.trim_heap()
     start = peak = private_bytes()
     stop = threading.Event()
 
