@@ -341,6 +341,7 @@ def _add_join(group: Any) -> None:
 def _add_images(group: Any) -> None:
     group.add_argument("--images", metavar="DIR", help="a folder of JPEG and PNG files")
     group.add_argument("--masks", metavar="DIR", help="a folder of PNG files, one of the same name for each image")
+    group.add_argument("--mask-suffix", metavar="TEXT", help="what their names have more, such as _mask")
     group.add_argument(
         "--labels",
         metavar="folders|texts|TABLE",

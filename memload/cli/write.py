@@ -32,8 +32,8 @@ _OF_SOURCES = (
     *("row_field", "file_field", "on", "how"),
 )
 _OF_IMAGES = (
-    *("masks", "labels", "table", "image_column", "size", "fit", "crop", "pad_value", "mask_pad_value", "mode"),
-    *("skip_damaged", "skip_unmatched"),
+    *("masks", "mask_suffix", "labels", "table", "image_column", "size", "fit", "crop", "pad_value", "mask_pad_value"),
+    *("mode", "skip_damaged", "skip_unmatched"),
 )
 _OF_DECODED = ("tr", "raw", "rate")
 _NOT_IN_PARTS = ("images", "append")
@@ -94,6 +94,7 @@ def _write_images(options: argparse.Namespace) -> Dataset:
         labels=options.labels,
         table=options.table,
         image_column=options.image_column,
+        mask_suffix=options.mask_suffix or "",
         size=None if options.size is None else size_of(options.size),
         fit=options.fit or "stretch",
         crop=None if options.crop is None else size_of(options.crop, "--crop"),

@@ -127,6 +127,13 @@ def read_headers(
     return {stem: header for stem, header in by_stem.items() if isinstance(header, ImageFile)}, damaged
 
 
+def with_suffix(masks: Mapping[str, Path], suffix: str) -> dict[str, Path]:
+    """Return masks by the names of their images, which lack a suffix. Raises ValueError if a mask does not have it."""
+    if others := [stem for stem in masks if not stem.endswith(suffix)]:
+        raise ValueError(f"mask_suffix={suffix!r} (--mask-suffix): {len(others)} masks do not end so: {listed(others)}")
+    return {stem.removesuffix(suffix): file for stem, file in masks.items()}
+
+
 def pair_up(images: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
     """Raise ValueError, with lists, unless each image has a mask of its stem and each mask an image."""
     no_mask = [stem for stem in images if stem not in masks]
@@ -134,7 +141,17 @@ def pair_up(images: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
     if no_mask or no_image:
         parts = [f"{len(no_mask)} images have no mask of their name: {listed(no_mask)}"] if no_mask else []
         parts += [f"{len(no_image)} masks have no image of their name: {listed(no_image)}"] if no_image else []
-        raise ValueError("images and masks are matched by their names without suffix; " + "; ".join(parts))
+        suffix = _common_suffix(images, masks)
+        hint = f". All match with mask_suffix={suffix!r} (--mask-suffix)" if suffix else ""
+        raise ValueError("images and masks are matched by their names without suffix; " + "; ".join(parts) + hint)
+
+
+def _common_suffix(images: Mapping[str, Any], masks: Mapping[str, Any]) -> str:
+    """Return what the name of each mask has more than that of its image, such as "_mask"; "" if there is no such."""
+    first = next(iter(masks), "")
+    image = max((stem for stem in images if first.startswith(stem)), key=len, default=first)
+    suffix = first[len(image) :]
+    return suffix if suffix and images.keys() == {stem.removesuffix(suffix) for stem in masks} else ""
 
 
 def one_size(pairs: Sequence[Pair]) -> tuple[int, int]:

@@ -21,7 +21,8 @@ from memload.formats.packages import package
 Columns = dict[str, list[int] | list[float] | list[bool] | list[str]]
 """The values of all rows, by the name of the column."""
 
-KEYS = ("file", "file_name", "stem", "filename", "filepath", "image", "image_path", "key")
+KEYS = ("file", "file_name", "stem", "filename", "filepath", "image", "image_path", "image_name", "key")
+_MOST_NAMED = 12  # columns
 _RESERVED = ("image", "mask", "file")
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.ASCII)
@@ -70,7 +71,7 @@ def read_table(given: Any, image_column: str | None = None) -> Table:
         wanted = repr(image_column) if image_column else f"one of {', '.join(KEYS)}"
         remedy = "" if image_column else "; image_column= (--image-column) names another one"
         raise ValueError(
-            f"{name}: {where} {wanted}, which names the image; it has {list(columns)}{_separator(columns)}{remedy}"
+            f"{name}: {where} {wanted}, which names the image{remedy}. It has {_columns(columns)}{_separator(columns)}"
         )
     _check_columns(name, columns, key)
     lengths = {one: len(cells) for one, cells in columns.items()}
@@ -181,6 +182,13 @@ _READERS: Mapping[str, Callable[[Path], dict[str, list[Any]]]] = {
     ".ndjson": _json_lines,
     ".parquet": _parquet,
 }
+
+
+def _columns(columns: Iterable[str]) -> str:
+    """Return the names of columns as text, the first of many."""
+    names = list(columns)
+    more = len(names) - _MOST_NAMED
+    return f"{names[:_MOST_NAMED]}{f' and {more} columns more' if more > 0 else ''}"
 
 
 def _separator(columns: Iterable[str]) -> str:

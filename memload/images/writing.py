@@ -33,6 +33,7 @@ from memload.images.files import (
     pair_up,
     pillow,
     read_headers,
+    with_suffix,
 )
 from memload.images.forms import CHANNELS, FITS, MODES, Fit, Mode
 from memload.images.labels import LabelledRows, joined, labels_of_folders, texts_beside
@@ -52,6 +53,7 @@ def write_images(
     labels: Any = None,
     table: Any = None,
     image_column: str | None = None,
+    mask_suffix: str = "",
     size: Size = None,
     fit: Fit = "stretch",
     crop: Size = None,
@@ -86,7 +88,8 @@ def write_images(
             datasets. One of its columns names the image; the others become fields: int64, float64, bool or text.
         image_column: the column of `table` and of a table of `labels` that names the image, by its path below `images`,
             with or without suffix, from the table's folder, or absolute. None: the first existing column of `file`,
-            `file_name`, `stem`, `filename`, `filepath`, `image`, `image_path` and `key`.
+            `file_name`, `stem`, `filename`, `filepath`, `image`, `image_path`, `image_name` and `key`.
+        mask_suffix: what the name of a mask has more than that of its image, such as "_mask" of ``cat_mask.png``.
         size: the size of the rows: (height, width), or a number for squares. None: the size of the images, which must
             all have the same. Images are resized by a bicubic filter with antialiasing, masks by the nearest pixel.
             Numbers of pixels in a table, such as corners of boxes, stay as they are.
@@ -127,7 +130,11 @@ def write_images(
     if table is not None and append:
         raise ValueError("append= adds images to a set; rows of a table= go to a set of their own")
     options = _LabelOptions(labels, table, image_column, skip_unmatched)
-    album = _album(Path(images), None if masks is None else Path(masks), options, threads, skip_damaged, progress)
+    if mask_suffix and masks is None:
+        raise ValueError("mask_suffix= is for the names of masks: give their folder, masks=")
+    album = _album(
+        Path(images), None if masks is None else Path(masks), mask_suffix, options, threads, skip_damaged, progress
+    )
     pixels = _pixels(album, size, fit, crop, mode, pad_value, mask_pad_value, progress)
     plan = album.fingerprint() | {"pixels": str(pixels), "Pillow": _pillow_version()} if resume else None
     with ShardWriter(
@@ -181,11 +188,17 @@ def _stamp(image: ImageFile) -> str:
 
 
 def _album(
-    images: Path, masks: Path | None, options: _LabelOptions, threads: int, skip_damaged: bool, progress: bool | None
+    images: Path,
+    masks: Path | None,
+    mask_suffix: str,
+    options: _LabelOptions,
+    threads: int,
+    skip_damaged: bool,
+    progress: bool | None,
 ) -> _Album:
     """Find and match images, masks and labels; no pixels are read."""
     files = _files(images, progress, options)
-    mask_files = {} if masks is None else _files(masks, progress)
+    mask_files = {} if masks is None else with_suffix(_files(masks, progress), mask_suffix)
     names = {stem: file.relative_to(images).as_posix() for stem, file in files.items()}
     labels, rows = _of_images(options, images, names, progress)
     if options.skip_unmatched:

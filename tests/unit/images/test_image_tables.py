@@ -272,7 +272,7 @@ def test_texts_beside_the_images_become_a_field(photos, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("table", "error", "message"),
     [
-        ({"name": ["a"]}, ValueError, r"it needs a column one of file, .* it has \['name'\]; image_column="),
+        ({"name": ["a"]}, ValueError, r"it needs a column one of file, .*; image_column=.* It has \['name'\]$"),
         (
             {"file": ["a"], "x": [[1, 2]]},
             ValueError,

@@ -325,6 +325,23 @@ def remove(pairs, name):
     (pairs / name).unlink()
 
 
+def test_masks_may_have_a_suffix_to_the_names_of_their_images(pairs):
+    for mask in (pairs / "masks").iterdir():
+        mask.rename(mask.with_stem(f"{mask.stem}_mask"))
+    folders = pairs / "images", pairs / "masks"
+    with pytest.raises(ValueError, match=r"All match with mask_suffix='_mask' \(--mask-suffix\)$"):
+        written(pairs / "s", *folders)
+    with pytest.raises(ValueError, match=r"mask_suffix='mask.' .*: 4 masks do not end so: a_mask, b_mask"):
+        written(pairs / "s", *folders, mask_suffix="mask.")
+    with pytest.raises(ValueError, match="give their folder, masks="):
+        written(pairs / "s", pairs / "images", mask_suffix="_mask")
+    for row, name in zip(written(pairs / "s", *folders, mask_suffix="_mask"), "abcd", strict=True):
+        assert np.array_equal(row["mask"], np.asarray(random_image("L", 6, 8, ord(name))))
+    remove(pairs, "images/a.jpg")
+    with pytest.raises(ValueError, match=r"no image of their name: a_mask, b_mask, c_mask, d_mask$"):
+        written(pairs / "t", *folders)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
