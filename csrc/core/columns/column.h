@@ -49,13 +49,18 @@ class Column {
   // they are 2^63 rows or more.
   [[nodiscard]] static Column concat(std::span<const std::shared_ptr<const Column>> columns);
 
+  // The number of a row among the stored ones; row must lie in [0, rows()).
+  [[nodiscard]] std::int64_t stored(std::int64_t row) const noexcept {
+    return selection_ ? (*selection_)[static_cast<std::size_t>(row)] : row;
+  }
+
   // row must lie in [0, rows()).
   [[nodiscard]] Extent at(std::int64_t row) const noexcept {
-    const std::int64_t stored = selection_ ? (*selection_)[static_cast<std::size_t>(row)] : row;
+    const std::int64_t number = stored(row);
     std::size_t k = 0;
-    if (segments_.size() > 1) k = segment_of(stored);
+    if (segments_.size() > 1) k = segment_of(number);
     const Segment& segment = segments_[k];
-    const std::int64_t inside = stored - starts_[k];
+    const std::int64_t inside = number - starts_[k];
     return {bases_[k] + static_cast<std::size_t>(inside) * segment.stride, &segment, inside};
   }
 

@@ -57,19 +57,21 @@ class PlainReader::Part {
     const std::size_t row_bytes = field_.out_row_bytes_;
     std::size_t at = begin_;
     std::size_t inside = at % row_bytes;
-    for (std::size_t i = at / row_bytes; at < end_; ++i) {
+    for (std::size_t i = at / row_bytes; at < end_;) {
       current_ = i;
-      if (i + kAhead < plan_.rows.size()) {
+      const Extent extent = column.at(plan_.rows[i]);
+      const std::size_t next = field_.joins_ ? end_of_run(i, extent) : i + 1;
+      if (next == i + 1 && i + kAhead < plan_.rows.size()) {
         RunCopier::prefetch(column.address(plan_.rows[i + kAhead]), column.row_bytes());
       }
-      const std::size_t bytes = std::min(row_bytes - inside, end_ - at);
+      const std::size_t bytes = std::min((next - i) * row_bytes - inside, end_ - at);
       const ResizeDraw draw = plan_.draw(i);
       const StoredPart part = field_.stored(draw, inside / field_.out_size_, bytes / field_.out_size_);
-      const Extent extent = column.at(plan_.rows[i]);
       copier_.copy(*extent.segment->storage, {extent.data + part.first * field_.in_size_, out_ + at - inside,
                                               part.elements, column.row_bytes(), part.first, draw});
       at += bytes;
       inside = 0;
+      i = next;
     }
   }
 
@@ -123,10 +125,26 @@ class PlainReader::Part {
 
   [[noreturn]] void fail(const void* address) const {
     const Extent extent = field_.column_->at(plan_.rows[current_]);
-    throw extent.segment->storage->unreadable(extent.row_in_segment, address);
+    const std::ptrdiff_t within = static_cast<const std::byte*>(address) - extent.data;
+    const std::size_t rows = field_.joins_ && within > 0  // of the run, before the one that cannot be read
+                                 ? static_cast<std::size_t>(within) / field_.column_->row_bytes()
+                                 : 0;
+    throw extent.segment->storage->unreadable(extent.row_in_segment + static_cast<std::int64_t>(rows), address);
   }
 
  private:
+  // The first of the rows after row i that does not lie right behind the one before it, or whose place begins at end_.
+  [[nodiscard]] std::size_t end_of_run(std::size_t i, const Extent& extent) const noexcept {
+    const Column& column = *field_.column_;
+    if (extent.segment->stride != column.row_bytes()) return i + 1;
+    const std::size_t end = (end_ + field_.out_row_bytes_ - 1) / field_.out_row_bytes_;
+    const auto most = static_cast<std::size_t>(extent.segment->rows - extent.row_in_segment);
+    const std::size_t last = std::min(end, i + most);
+    const std::int64_t first = column.stored(plan_.rows[i]) - static_cast<std::int64_t>(i);
+    for (++i; i < last && column.stored(plan_.rows[i]) == first + static_cast<std::int64_t>(i);) ++i;
+    return i;
+  }
+
   [[nodiscard]] std::size_t round_up_to_row(std::size_t at) const noexcept {
     return (at + field_.out_row_bytes_ - 1) / field_.out_row_bytes_ * field_.out_row_bytes_;
   }
@@ -177,6 +195,7 @@ PlainReader::PlainReader(std::shared_ptr<const Column> column, const std::option
   out_row_bytes_ = elements * out_size_;
   out_run_ =
       images_ || resizer_ ? out_row_bytes_ : std::min(out_row_bytes_, PlannedReads::kLargestRun / in_size_ * out_size_);
+  joins_ = !images_ && !resizer_ && !affine_ && !large();
   visit_storages([this](const Storage& storage) { past_cache_ = past_cache_ || storage.past_cache(); });
 }
 

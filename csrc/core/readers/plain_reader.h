@@ -63,6 +63,7 @@ class PlainReader final : public FieldReader {
   std::size_t out_size_;  // bytes per element; 1 and 1 for a copy
   Mover mover_;
   std::size_t out_row_bytes_;
+  bool joins_ = false;       // rows that lie one behind the other are moved as one
   bool past_cache_ = false;  // some storage is always read so
   std::size_t out_run_ = 0;  // output of a run of such: of a row, or of a part of it if it is larger than one read
 };

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -437,3 +438,34 @@ def test_parts_of_datasets_that_were_joined_by_name_keep_the_names_and_other_nam
     assert {name: len(rows) for name, rows in train.concat(valid).rows_by_name().items()} == {"a": 2, "b": 2}
     with pytest.raises(ValueError, match=r"dataset 1: 'dataset_idx' stands for \['b', 'a'\], in the first one for"):
         named("ab").concat(named("ba"))
+
+
+@pytest.mark.parametrize(
+    "cast", [None, torch.float32, memload.Cast(torch.float32, mean=[0.5, 2.0, 1.0], std=[2.0, 3.0, 0.5], channels=-1)]
+)
+def test_rows_that_lie_one_behind_the_other_are_those_of_numpy(tmp_path, cast):
+    parts = [np.random.default_rng(k).integers(0, 256, (n, 5, 3), np.uint8) for k, n in enumerate((7, 1, 40))]
+    for k, part in enumerate(parts):
+        np.save(tmp_path / f"x{k}.npy", part)
+    whole = np.concatenate(parts)
+    rows = [3, 4, 5, 6, 7, 8, 9, 9, 10, 9, 8, 46, 47, 0, 1, 2, 2, 3, *range(48), *range(47, 0, -1)]
+    stored = memload.open([tmp_path / f"x{k}.npy" for k in range(3)])
+    for ds in (stored, stored.select(range(47, -1, -1)).select(range(47, -1, -1)), stored.concat(stored)):
+        for batch_size in (1, 5, len(rows)):
+            casts = {} if cast is None else {"data": cast}
+            batches = [b["data"] for b in memload.FastLoader(ds.select(rows), batch_size, num_workers=2, cast=casts)]
+            expected = torch.from_numpy(whole[rows])
+            rule = cast if isinstance(cast, memload.Cast) else None
+            expected = rule.apply(expected) if rule else expected.to(cast or torch.uint8)
+            assert torch.equal(torch.cat(batches), expected)
+
+
+def test_the_row_that_a_shortened_file_lacks_is_named_within_a_run(tmp_path):
+    rows, row_bytes = 4096, 1024
+    np.save(tmp_path / "x.npy", np.zeros((rows, row_bytes), np.uint8))
+    batches = iter(memload.FastLoader(memload.open(tmp_path / "x.npy"), rows, num_workers=1))
+    with (tmp_path / "x.npy").open("r+b") as file:
+        file.truncate(128 + 2300 * row_bytes)
+    with pytest.raises(memload.ShardReadError) as caught:
+        next(batches)
+    assert 2300 <= int(re.search(r"row (\d+)", str(caught.value).replace(",", "")).group(1)) < rows
