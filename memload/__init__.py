@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
     from memload.dataset.groups import GroupedDataset, concat, group_collate
     from memload.dataset.joining import join
     from memload.dataset.mapped import MappedDataset
+    from memload.dataset.matlab import open_matlab
     from memload.dataset.opening import from_arrays, from_hf, open  # noqa: A004 - memload.open is its public name
     from memload.dataset.recordings.opening import (
         open_bids,
@@ -181,6 +182,7 @@ __all__ = [
     "open_bids",
     "open_experanto",
     "open_graphs",
+    "open_matlab",
     "open_nifti",
     "open_nwb",
     "open_recording",
@@ -261,6 +263,7 @@ _HOMES = {
     "memload.stats": "LoaderStats",
     "memload.engine.tiers.tier": "Tier",
     "memload.dataset.mapped": "MappedDataset",
+    "memload.dataset.matlab": "open_matlab",
     "memload.dataset.recordings.opening": "open_bids open_experanto open_nifti open_nwb open_recording "
     "open_spikeglx open_temporaldata",
     "memload.dataset.recordings.recording": "Recording recording",

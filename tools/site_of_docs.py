@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # The public names by subject, each on one page of the reference; tests/project/test_site.py compares them with __all__.
 REFERENCE = {
     "Loading": "FastLoader EngineOptions LoaderStats prepare accumulate Micro",
-    "Datasets": "open from_arrays from_hf Dataset MappedDataset Field concat GroupedDataset group_collate zip join "
-    "Float32View",
+    "Datasets": "open open_matlab from_arrays from_hf Dataset MappedDataset Field concat GroupedDataset "
+    "group_collate zip join Float32View",
     "Recordings": "recording open_recording open_nwb open_experanto open_temporaldata open_spikeglx open_nifti "
     "open_bids Recording Clock "
     "Spikes Intervals",

@@ -48,6 +48,7 @@ examples:
   memload write "betas_session{session:d}.hdf5" --key betas --row-field trial shards/
   memload write betas="betas{session:d}.npy" shown="shown{session:d}.npy" --row-field trial --on session,trial shards/
   memload write betas.npy shards/ --part "$SLURM_ARRAY_TASK_ID/16"
+  memload write session.mat --key rates --key angle --axis rates=-1 shards/
   memload write movie.raw --dtype uint8 --shape 425,425,3 --rows 0:1000 shards/
   memload write ds000114/ runs/ --mask gray_matter.nii.gz --cast float32
   memload write movies/*.mp4 clips/ --size 144x256 --rate 30 --mode L
@@ -136,7 +137,14 @@ def write(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("paths", nargs="*", metavar="PATH", help="what to convert, and last the directory to make")
     _add_conversions(parser.add_argument_group("conversions, in this order"))
-    _add_source(parser.add_argument_group("how to open the sources"))
+    opening = parser.add_argument_group("how to open the sources")
+    _add_source(opening)
+    opening.add_argument(
+        "--axis",
+        action="append",
+        metavar="[NAME=]N",
+        help="the axis of a MATLAB file's variables that counts the rows, such as -1 for the last (default: 0)",
+    )
     _add_join(parser.add_argument_group("how to put sources with different names side by side"))
     _add_images(parser.add_argument_group("images, instead of sources"))
     _add_decoded(parser.add_argument_group("runs of NIfTI files and videos, which become recordings"))

@@ -10,9 +10,12 @@ from typing import Any
 from memload.dataset.dataset import Dataset
 from memload.dataset.groups import concat
 from memload.dataset.joining import How, join
+from memload.dataset.matlab import open_matlab
 from memload.dataset.opening import open  # noqa: A004 - memload's own
 from memload.dataset.zipping import zip  # noqa: A004 - memload's own
 from memload.formats.keyed_paths import keys_of
+from memload.formats.matlab import is_matlab
+from memload.formats.paths import is_remote, paths_of
 
 
 def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None, how: How | None) -> Dataset:
@@ -31,7 +34,7 @@ def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None,
     keys: dict[str, list[str]] = {}
     for source in sources:
         name, path = name_and_value(source)
-        dataset = open(path, **stated)
+        dataset = _opened(path, stated)
         added = [*keys_of(path), *(stated[option] for option in ("row_field", "file_field") if option in stated)]
         own = [field for field in dataset.fields if field not in added]
         label = name or " and ".join(own)
@@ -49,6 +52,19 @@ def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None,
             "keys side by side"
         )
     return zip(**parts)
+
+
+def _opened(path: str, stated: dict[str, Any]) -> Dataset:
+    """Open a source; files of MATLAB are read into memory."""
+    places = [] if is_remote(path) or "{" in path else paths_of(path)
+    if not any(map(is_matlab, places)):
+        if "axis" in stated:
+            raise ValueError(f"--axis is for MATLAB files up to version 7, which {path} is not")
+        return open(path, **stated)
+    if others := [f"--{name.replace('_', '-')}" for name in stated if name not in ("key", "axis")]:
+        raise ValueError(f"{', '.join(others)}: not for MATLAB files, whose variables --key names")
+    first, *rest = [open_matlab(place, **stated) for place in places]
+    return first.concat(*rest) if rest else first
 
 
 def _joined(parts: dict[str, Dataset], on: list[str], how: How | None) -> Dataset:

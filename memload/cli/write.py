@@ -29,7 +29,7 @@ from memload.writing.write import write
 
 _OF_SOURCES = (
     *("rows", "mask", "scale", "cast", "codec", "key", "dtype", "shape", "offset", "trust"),
-    *("row_field", "file_field", "on", "how"),
+    *("row_field", "file_field", "axis", "on", "how"),
 )
 _OF_IMAGES = (
     *("masks", "mask_suffix", "labels", "table", "image_column", "size", "fit", "crop", "pad_value", "mask_pad_value"),
@@ -37,7 +37,7 @@ _OF_IMAGES = (
 )
 _OF_DECODED = ("tr", "raw", "rate")
 _NOT_IN_PARTS = ("images", "append")
-_NOT_FOR_RECORDINGS = ("rows", "mask", "scale", "cast", "on", "how", "append", "part")
+_NOT_FOR_RECORDINGS = ("rows", "mask", "scale", "cast", "axis", "on", "how", "append", "part")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -145,7 +145,9 @@ def _opened(options: argparse.Namespace) -> tuple[str, Dataset]:
         raise ValueError(f"expected what to convert and the directory to make: {WRITE_USAGE.splitlines()[0]}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # its advice is to run this command
-        return target, open_sources(sources, stated(options), options.on, options.how)
+        axis = _named("--axis", options.axis, _axis)
+        how = stated(options) | ({} if axis is None else {"axis": axis})
+        return target, open_sources(sources, how, options.on, options.how)
 
 
 def _conversions(options: argparse.Namespace) -> dict[str, Any]:
@@ -206,6 +208,13 @@ def _factor(text: str) -> float:
 
 def _cast(text: str) -> Cast:
     return cast_of(text, "--cast")
+
+
+def _axis(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--axis: {text!r} is no number of an axis, such as 0, or -1 for the last") from None
 
 
 def _pad_value(text: str) -> int | list[int]:

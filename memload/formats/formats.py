@@ -30,7 +30,7 @@ from memload.formats.signatures import (
     ZARR_NAMES,
 )
 
-_PARQUET = "a Parquet file"  # refused, with what to do
+_PARQUET, _MATLAB = "a Parquet file", "a MATLAB file"  # refused, with what to do
 _START = 16  # bytes that tell formats apart
 
 
@@ -143,7 +143,7 @@ def _instead(path: Path) -> str:
 
 def known() -> str:
     """Return the names of all formats, for messages."""
-    names = (one.name for one in (*DIRECTORIES, *FILES) if one.name != _PARQUET)
+    names = (one.name for one in (*DIRECTORIES, *FILES) if one.name not in (_PARQUET, _MATLAB))
     return f"{', '.join(names)}, or a file of bare rows with dtype= and shape= stated"
 
 
@@ -236,6 +236,20 @@ def _refuse_parquet(path: Path, _: Stated) -> dict[str, Field]:
     )
 
 
+def _is_matlab(path: Path, _: bytes) -> bool:
+    if path.suffix.lower() != ".mat":
+        return False
+    from memload.formats.matlab import is_matlab
+
+    return is_matlab(path)
+
+
+def _refuse_matlab(path: Path, _: Stated) -> dict[str, Field]:
+    from memload.formats.matlab import refused
+
+    raise refused(path)
+
+
 def _is_zarr_directory(path: Path, _: bytes) -> bool:
     return any((path / name).exists() for name in ZARR_NAMES)
 
@@ -289,6 +303,7 @@ FILES = (
     ),
     Format("an Arrow file", _FIELDS, _is_arrow, *_late("arrow_file", "open_arrow", "arrow_names")),
     Format(_PARQUET, (), lambda _path, start: start.startswith(PARQUET_MAGIC), _refuse_parquet),
+    Format(_MATLAB, _FIELDS, _is_matlab, _refuse_matlab),
     Format("an HDF5 file", _FIELDS, _is_hdf5, *_late("hdf5", "open_hdf5", "hdf5_names")),
     Format("a file of torch.save", (*_FIELDS, "trust"), _is_torch, _open_torch, _torch_names),
 )

@@ -1,4 +1,4 @@
-"""docs/recordings.md and the pages of formats of recordings: their programs run, one after the other."""
+"""docs/recordings.md and the pages of formats that laboratories have: their programs run, one after the other."""
 
 import re
 
@@ -68,6 +68,14 @@ def test_the_programs_of_nifti_run(tmp_path, monkeypatch):
     assert names["batch"]["bold"].shape == (4, 10, 12, 18, 16)
     assert abs(float(names["batch"]["bold"].mean()) - 1000) < 5
     assert list(names["runs"]) == ["sub-01_task-faces_bold", "sub-02_task-faces_bold"]
+
+
+def test_the_programs_of_matlab_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("matlab.md", 4)
+    assert names["batch"]["rates"].shape == (32, 50)
+    assert names["slices"][0]["rates"].shape == (60, 50)
+    assert names["rows"].shape == (200, 50)
 
 
 def test_the_programs_of_video_run(tmp_path, monkeypatch):

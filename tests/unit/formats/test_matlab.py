@@ -1,0 +1,155 @@
+"""MATLAB files up to version 7: the rows are what scipy reads, and what cannot be a field is told."""
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+import torch
+
+import memload
+from memload.cli.main import main
+
+RNG = np.random.default_rng(0)
+RATES, ANGLE = RNG.random((40, 7)), np.arange(40) % 8 * 45.0
+MOVIE = RNG.integers(0, 256, (5, 6, 40), np.uint8)
+
+
+def saved(path, *, compress=True, **variables):
+    scipy.io.savemat(path, variables, do_compression=compress, oned_as="column")
+    return path
+
+
+def cells(*values):
+    made = np.empty((len(values), 1), object)
+    made[:, 0] = values
+    return made
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_variables_are_those_of_scipy(tmp_path, compress):
+    path = saved(tmp_path / "x.mat", compress=compress, rates=RATES, angle=ANGLE, movie=MOVIE, fs=30.0)
+    ds = memload.open_matlab(path, key=["rates", "angle", "movie"], axis={"movie": -1})
+    theirs = scipy.io.loadmat(path)
+    np.testing.assert_array_equal(torch.stack([row["rates"] for row in ds]), theirs["rates"])
+    np.testing.assert_array_equal(torch.stack([row["angle"] for row in ds]), theirs["angle"][:, 0])
+    np.testing.assert_array_equal(torch.stack([row["movie"] for row in ds]), np.moveaxis(theirs["movie"], -1, 0))
+    assert ds.fields["movie"].described == "uint8 (5, 6)"
+    assert memload.FastLoader(ds, 8).engine == "native"
+    single = memload.open_matlab(path, key="rates", field="r", axis=1)
+    np.testing.assert_array_equal(single[3]["r"], theirs["rates"][:, 3])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u4", "i8", "f4", "f8"])
+def test_dtypes_stay(tmp_path, dtype):
+    ds = memload.open_matlab(saved(tmp_path / "x.mat", x=np.arange(12, dtype=dtype).reshape(4, 3)))
+    assert ds[2]["x"].numpy().dtype == dtype
+    assert ds[2]["x"].tolist() == [6, 7, 8]
+
+
+def test_logical_texts_cells_and_structs(tmp_path):
+    path = saved(
+        tmp_path / "x.mat",
+        good=np.array([True, False, True]),
+        names=np.array(["go", "stop", "wait"]),
+        labels=cells("left", "", "right"),
+        spikes=cells(np.array([0.5, 1.5]), np.zeros((0, 0)), np.array([[2.5]])),
+        session={"rate": np.array([1.0, 2.0, 3.0]), "unit": {"depth": np.array([10, 20, 30])}},
+    )
+    ds = memload.open_matlab(path)
+    assert list(ds.fields) == ["good", "names", "labels", "spikes", "session/rate", "session/unit/depth"]
+    assert ds.fields["good"].dtype == torch.bool
+    assert [(row["names"].rstrip(), row["labels"]) for row in ds] == [("go", "left"), ("stop", ""), ("wait", "right")]
+    assert [row["spikes"].tolist() for row in ds] == [[0.5, 1.5], [], [2.5]]
+    assert [int(row["session/unit/depth"]) for row in ds] == [10, 20, 30]
+    assert list(memload.open_matlab(path, key="session").fields) == ["rate", "unit/depth"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.array([1 + 2j, 3]), r"x: complex numbers; store real\(x\) and imag\(x\)"),
+        (scipy.sparse.eye(3).tocsc(), r"x: a sparse matrix; store full\(x\)"),
+        (np.array([(1.0,), (2.0,)], dtype=[("k", "f8")]), r"x: a struct of 2 elements, no array of numbers"),
+        (cells("a", np.arange(3.0)), r"x: 2 cells, neither all texts nor all vectors"),
+        (cells(np.ones((2, 2)), np.ones((3, 2))), r"x: 2 cells, neither all texts nor all vectors"),
+        (3.0, r"'x' is a single number"),
+    ],
+)
+def test_what_is_no_field_is_told(tmp_path, value, message):
+    with pytest.raises(memload.FormatError, match=message):
+        memload.open_matlab(saved(tmp_path / "x.mat", x=value), key="x")
+
+
+def test_what_does_not_fit_together_is_told(tmp_path):
+    path = saved(tmp_path / "x.mat", rates=RATES, movie=MOVIE, fs=30.0, z=np.array([1j, 2]))
+    with pytest.raises(
+        memload.FormatError, match=r"z: complex numbers; .* leave it out by key=\['rates', 'movie', 'fs'\]"
+    ):
+        memload.open_matlab(path)
+    with pytest.raises(ValueError, match=r"the same number of rows, got rates: 40, movie: 5"):
+        memload.open_matlab(path, key=["rates", "movie"])
+    with pytest.raises(KeyError, match=r"nothing is named 'rate'; there are 'rates', 'movie'"):
+        memload.open_matlab(path, key="rate")
+    with pytest.raises(KeyError, match=r"axis= names 'film'; there are \['movie'\]"):
+        memload.open_matlab(path, key="movie", axis={"film": 1})
+    with pytest.raises(ValueError, match=r"axis=3: an array of shape \(5, 6, 40\) has no such axis"):
+        memload.open_matlab(path, key="movie", axis=3)
+    with pytest.raises(
+        memload.FormatError, match=r"a MATLAB file of rates double \(40, 7\), .*, which are stored column"
+    ):
+        memload.open(path)
+    with pytest.raises(FileNotFoundError, match="there is nothing at this path"):
+        memload.open_matlab(tmp_path / "y.mat")
+
+
+def test_damaged_files_are_told(tmp_path):
+    path = saved(tmp_path / "x.mat", rates=RATES, angle=ANGLE)
+    whole = path.read_bytes()
+    for raw, message in (
+        (whole[:-9], r"x\.mat: cut short: its last variable ends at byte .*: get it again"),
+        (whole[:100], "cut short"),
+        (whole[:140] + b"\xff" * 40 + whole[180:], r"no MATLAB file, or a damaged one \("),
+        (b"plain text, and nothing else" * 9, r"no MATLAB file, or a damaged one \("),
+    ):
+        path.write_bytes(raw)
+        with pytest.raises(memload.FormatError, match=message):
+            memload.open_matlab(path)
+        with pytest.raises(memload.FormatError, match=message):
+            memload.open(path)
+
+
+def test_version_73_is_hdf5_and_read_in_place(tmp_path):
+    path = tmp_path / "x.mat"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["rates"] = RATES.T  # as MATLAB writes an array of 40 x 7
+    raw = bytearray(path.read_bytes())
+    raw[:124] = b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124)
+    path.write_bytes(raw)
+    assert memload.open(path, key="rates").fields["rates"].shape == (40,)
+    with pytest.raises(memload.FormatError, match=r"7\.3 file, which is HDF5: .* the last one counts the rows"):
+        memload.open_matlab(path)
+
+
+def test_the_command_writes_variables(tmp_path, capsys):
+    for number in (1, 2):
+        saved(tmp_path / f"s{number}.mat", rates=RATES.T + number, angle=ANGLE, fs=30.0)
+    sources, out = str(tmp_path / "s*.mat"), tmp_path / "out"
+    chosen = ["--key", "rates", "--key", "angle", "--axis", "rates=-1", "--cast", "float32", "--quiet"]
+    assert main(["write", sources, str(out), *chosen]) == 0
+    ds = memload.open(out)
+    assert len(ds) == 80
+    np.testing.assert_allclose(ds[45]["rates"], RATES[5] + 2, rtol=1e-6)
+    capsys.readouterr()
+    for options, message in (
+        (["--row-field", "row"], "--row-field: not for MATLAB files, whose variables --key names"),
+        (["--key", "x"], "nothing is named 'x'; there are 'rates', 'angle', 'fs'"),
+        (["--key", "rates", "--axis", "last"], "--axis: 'last' is no number of an axis"),
+    ):
+        assert main(["write", sources, str(tmp_path / "no"), *options]) == 2
+        assert message in capsys.readouterr().err
+    np.save(tmp_path / "x.npy", RATES)
+    assert main(["write", str(tmp_path / "x.npy"), str(tmp_path / "no"), "--axis", "-1"]) == 2
+    assert "--axis is for MATLAB files" in capsys.readouterr().err
+    assert main(["info", str(tmp_path / "s1.mat")]) == 2
+    assert "a MATLAB file of rates double (7, 40), angle double (40, 1), fs double (1, 1)" in capsys.readouterr().err
