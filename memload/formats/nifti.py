@@ -150,16 +150,18 @@ def open_nifti(path: Path, key: object, field: str | None) -> dict[str, Field]: 
 def in_place(path: Path) -> NiftiHeader:
     """Return the header of a file whose volumes can be read in place; raises FormatError as `open_nifti`."""
     header = read_header(path)
+    once = f"once: memload write {path} DST, or memload.write_nifti"
+    if is_compressed(path) and header.volumes == 1:
+        raise FormatError(f"{path}: {header}, compressed by gzip; decompress it once: gunzip {path}")
     if is_compressed(path):
         raise FormatError(
-            f"{path}: {header}, compressed by gzip, so that none can be read without all before it; decode them once: "
-            f"memload write {path} DST, or memload.write_nifti"
+            f"{path}: {header}, compressed by gzip, so that none can be read without all before it; decode them {once}"
         )
     if header.swapped:
-        raise FormatError(
-            f"{path}: {header}, whose bytes have another order than this machine's; swap them once: "
-            f"memload write {path} DST, or memload.write_nifti"
+        again = (
+            "save it again by nibabel, with a header of endianness '<'" if header.volumes == 1 else f"swap them {once}"
         )
+        raise FormatError(f"{path}: {header}, whose bytes have another order than this machine's; {again}")
     expected, size = header.offset + header.volumes * header.row_bytes, path.stat().st_size
     if size < expected:
         raise _cut_short(path, header, size)

@@ -172,6 +172,9 @@ def what_a_folder_has(folder: Path, index: str) -> str:
     if sets:
         return f"sets lie in it, each of which opens: {', '.join(map(repr, sets[:_MOST_NAMED]))}"
     suffixes = {Path(name).suffix.lower() for name in names}
+    subjects = (folder / name for name in names if name.startswith("sub-"))
+    if any((one / "func").is_dir() or any(one.glob("ses-*/func")) for one in subjects):
+        return "it has subjects, as BIDS has them: memload.open_bids opens their runs, and memload write decodes these"
     if suffixes.intersection(IMAGES):
         return "it has images, of which `memload write --images DIR DST` makes a set"
     if suffixes.intersection(VIDEOS):

@@ -126,6 +126,8 @@ def write_decoded(
 
 
 def _places(target: Path, files: Sequence[Encoded], together: bool) -> dict[str, Path]:
+    if together and any(target.resolve() == file.path.resolve().parent for file in files):
+        raise ValueError(f"{target}: has the files that are read; write to another folder")
     places: dict[str, Path] = {}
     for file in files:
         if file.name in places:

@@ -86,6 +86,8 @@ def write_nifti(
         (41205,)
     """
     places = paths_of(sources)
+    if any(place.is_dir() and place.resolve() == Path(path).resolve() for place in places):
+        raise ValueError(f"{path}: the data set that is read; write to another folder")
     files = [one for place in places for one in _runs_at(place, suffix)]
     shape = None if mask is None else Mask.read(Path(mask))
     dtype = None if cast is None else as_cast(cast)

@@ -150,7 +150,7 @@ def open_nifti(path: str | os.PathLike[str], *, tr: float | None = None) -> Reco
         tr: seconds from one volume to the next, where side-car and header do not say it, or say it wrongly.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError, IsADirectoryError: there is no such file.
         FormatError: it is compressed, or in the byte order of other machines (`memload.write_nifti` decodes it once);
             it is damaged or has one volume alone; nothing says when volumes were taken; or a side-car is damaged.
 
@@ -160,6 +160,8 @@ def open_nifti(path: str | os.PathLike[str], *, tr: float | None = None) -> Reco
         >>> loader = memload.FastLoader(run.slices(20.0, hop=2.0), 8, cast=run.casts)  # doctest: +SKIP
     """
     place = Path(path)
+    if place.is_dir():
+        raise IsADirectoryError(f"{place}: a folder; open_nifti takes one run, and open_bids the folder of a data set")
     if not place.is_file():
         raise FileNotFoundError(f"{place}: {nothing_at(place)}")
     return _recording(in_place(run_of(place, tr)))

@@ -170,6 +170,8 @@ def test_what_is_no_folder_of_runs_is_told(tmp_path):
     with pytest.raises(FileNotFoundError, match="similar names there: 'ds'"):
         memload.open_bids(tmp_path / "dds")
     root = bids(tmp_path / "packed", ending=".nii.gz")
+    with pytest.raises(memload.FormatError, match=r"it has subjects, as BIDS has them: memload\.open_bids"):
+        memload.open(root)
     with pytest.raises(memload.FormatError, match=r"4 of 4 runs are compressed by gzip, .* memload write .*packed DST"):
         memload.open_bids(root)
     in_place = root / "sub-01/func/sub-01_task-rest_bold.nii"

@@ -145,6 +145,12 @@ def test_what_is_not_read_in_place_is_told(tmp_path):
         memload.open(packed)
     with pytest.raises(memload.FormatError, match="compressed by gzip"):
         memload.open_recording(packed)
+    with pytest.raises(memload.FormatError, match=r"1 volume of int16 \(5, 4, 3\), .* once: gunzip .*T1w\.nii\.gz"):
+        memload.open(saved(tmp_path / "T1w.nii.gz", VALUES[..., 0].astype("i2")))
+    with pytest.raises(memload.FormatError, match="another order than this machine's; save it again by nibabel"):
+        memload.open(saved(tmp_path / "T1w.nii", VALUES[..., 0].astype("i2"), order=">"))
+    with pytest.raises(IsADirectoryError, match="and open_bids the folder of a data set"):
+        memload.open_nifti(tmp_path)
     with pytest.raises(memload.FormatError, match="bytes have another order than this machine's; swap them once"):
         memload.open_nifti(saved(tmp_path / "x.nii", VALUES.astype("i2"), order=">"))
     bytes_alone = saved(tmp_path / "x.nii", VALUES.astype("u1"), order=">")

@@ -40,7 +40,9 @@ def test_cublas_keeps_a_workspace_for_each_of_two_threads(capability, environmen
         (Transformer, torch.randint(100, (2, 24)), 1_330_940_928, 0.0005),
     ],
 )
-def test_steps_of_8192_rows_take_what_the_allocator_of_an_h200_has_recorded(make, sample, recorded, within, monkeypatch):
+def test_steps_of_8192_rows_take_what_the_allocator_of_an_h200_has_recorded(
+    make, sample, recorded, within, monkeypatch
+):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     model = make()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -144,6 +144,11 @@ def test_what_cannot_be_written_is_told(tmp_path):
     twin = saved(tmp_path / "b" / "run.nii.gz", RNG.integers(0, 99, (4, 5, 6, 7)).astype("i2"))
     with pytest.raises(ValueError, match=r"two of the files would be written to .*out/run, such as .*run\.nii\.gz"):
         memload.write_nifti(tmp_path / "out", [path, twin])
+    root = bids(tmp_path / "ds")
+    with pytest.raises(ValueError, match="ds: the data set that is read; write to another folder"):
+        memload.write_nifti(root, root)
+    with pytest.raises(ValueError, match="func: has the files that are read"):
+        memload.write_nifti(root / "sub-01/func", str(root / "sub-01/func/*.nii"))
     with pytest.raises(memload.FormatError, match=r"no runs of BIDS: expected sub-\*"):
         memload.write_nifti(tmp_path / "out", tmp_path / "b")
     (tmp_path / "x.txt").write_text("x")
