@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from memload.cli.write_options import add_decoded, add_images
 from memload.engine.tiers.tier import Tier
-from memload.images.forms import FITS, MODES
 from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -146,8 +146,8 @@ def write(parser: argparse.ArgumentParser) -> None:
         help="the axis of a MATLAB file's variables that counts the rows, such as -1 for the last (default: 0)",
     )
     _add_join(parser.add_argument_group("how to put sources with different names side by side"))
-    _add_images(parser.add_argument_group("images, instead of sources"))
-    _add_decoded(parser.add_argument_group("runs of NIfTI files and videos, which become recordings"))
+    add_images(parser.add_argument_group("images, instead of sources"))
+    add_decoded(parser.add_argument_group("runs of NIfTI files and videos, which become recordings"))
     _add_target_options(parser.add_argument_group("how to write"))
     _add_json(parser)
 
@@ -344,48 +344,6 @@ def _add_join(group: Any) -> None:
         help="left (default) allows rows of other sources that are not looked up; inner also allows rows of the first "
         "without a partner; exact allows neither",
     )
-
-
-def _add_images(group: Any) -> None:
-    group.add_argument("--images", metavar="DIR", help="a folder of JPEG and PNG files")
-    group.add_argument("--masks", metavar="DIR", help="a folder of PNG files, one of the same name for each image")
-    group.add_argument("--mask-suffix", metavar="TEXT", help="what their names have more, such as _mask")
-    group.add_argument(
-        "--labels",
-        metavar="folders|texts|TABLE",
-        help="the folder of each image; the .txt file beside it; or a table with one row for each image",
-    )
-    group.add_argument(
-        "--table",
-        metavar="TABLE",
-        help="a .csv, .tsv, .json, .jsonl or .parquet file whose rows become the rows of the set, such as several "
-        "prompts for one image; each image is stored once",
-    )
-    group.add_argument("--image-column", metavar="NAME", help="the column of TABLE that names the image")
-    group.add_argument("--size", metavar="N|HxW", help="resize images, videos (bicubic) and masks (nearest pixel)")
-    group.add_argument(
-        "--fit",
-        choices=FITS,
-        help="stretch to that size (default), crop to its proportions first, or pad all of it",
-    )
-    group.add_argument("--crop", metavar="N|HxW", help="then keep the central part of this size")
-    group.add_argument("--pad-value", metavar="N|R,G,B", help="in the border of images with --fit pad (default: 0)")
-    group.add_argument("--mask-pad-value", type=int, metavar="N", help="in that of masks, such as 255 (default: 0)")
-    group.add_argument(
-        "--mode",
-        choices=MODES,
-        help="of images (default: grey if all are, otherwise RGB) and videos (RGB or L, which is grey)",
-    )
-    group.add_argument("--skip-damaged", action="store_true", help="leave damaged images out, and list them")
-    group.add_argument(
-        "--skip-unmatched", action="store_true", help="leave out images without a row, and rows without an image"
-    )
-
-
-def _add_decoded(group: Any) -> None:
-    group.add_argument("--tr", type=float, metavar="S", help="seconds between volumes, where files do not say it")
-    group.add_argument("--raw", metavar="DIR", help="the BIDS data set from which these runs were derived: its events")
-    group.add_argument("--rate", type=float, metavar="HZ", help="frames in a second of a video (default: every frame)")
 
 
 def _add_target_options(group: Any) -> None:
