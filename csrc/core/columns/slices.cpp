@@ -61,8 +61,8 @@ class Finder {
     const std::int64_t row = look(time);
     if (outside(row, time)) return padding();
     if (row < 0) return at(0);
-    if (enters(row)) return at(row + 1);
-    const bool next = follows(row) && clock_.time(row + 1) - time <= time - clock_.time(row);
+    if (enters()) return at(row + 1);
+    const bool next = follows() && next_ - time <= time - begin_;
     return at(next ? row + 1 : row);
   }
 
@@ -78,10 +78,10 @@ class Finder {
     const std::int64_t row = look(time + kSlack);
     if (outside(row, time + kSlack)) return padding();
     if (row < 0) return at(0);
-    if (enters(row)) return at(row + 1);
-    if (!follows(row)) return at(row);
-    const std::int64_t behind = time - clock_.time(row);
-    const auto step = static_cast<double>(clock_.time(row + 1) - clock_.time(row));
+    if (enters()) return at(row + 1);
+    if (!follows()) return at(row);
+    const std::int64_t behind = time - begin_;
+    const auto step = static_cast<double>(next_ - begin_);
     const auto weight = static_cast<float>(static_cast<double>(std::max<std::int64_t>(behind, 0)) / step);
     return {recording_.first + row, weight > 0 ? 2 : 1, weight};
   }
@@ -92,12 +92,12 @@ class Finder {
     const std::int64_t end = std::min(grid_.time(start_, k + 1), slice_.high) - kSlack;
     const std::int64_t holds = look(time + kSlack);
     if (outside(holds, time + kSlack)) return padding();
-    const std::int64_t first = clock_.last_at(begin - 1, hint_) + 1;
-    std::int64_t last = clock_.last_at(end - 1, hint_);
+    const std::int64_t first = clock_.last_at(begin - 1, row_) + 1;
+    std::int64_t last = clock_.last_at(end - 1, row_);
     if (pads()) last = last_joined(first, last, holds);
     if (last >= first) return {recording_.first + first, last - first + 1, 0};
     if (holds < 0) return at(0);
-    return at(enters(holds) ? holds + 1 : holds);
+    return at(enters() ? holds + 1 : holds);
   }
 
  private:
@@ -105,9 +105,19 @@ class Finder {
   [[nodiscard]] Sample padding() const noexcept { return {recording_.padding, 1, 0}; }
   [[nodiscard]] Sample at(std::int64_t row) const noexcept { return {recording_.first + row, 1, 0}; }
 
+  // Clock::last_at(), which in most slices is the row of the last sample or the next one.
   std::int64_t look(std::int64_t time) noexcept {
-    hint_ = clock_.last_at(time, hint_);
-    return hint_;
+    if (begin_ <= time && time >= next_ && row_ >= 0 && next_ != kAlways) enter(row_ + 1, next_);
+    if (begin_ <= time && time < next_) return row_;
+    const std::int64_t row = clock_.last_at(time, row_);
+    enter(row, row < 0 ? kNever : clock_.time(row));
+    return row;
+  }
+
+  void enter(std::int64_t row, std::int64_t begin) noexcept {
+    row_ = row;
+    begin_ = begin;
+    next_ = row + 1 < clock_.rows() ? clock_.time(row + 1) : kAlways;
   }
 
   // Whether padding stands where `row` is the last that begins not after `time`.
@@ -115,15 +125,11 @@ class Finder {
     return pads() && (time < slice_.low || time >= slice_.high || !clock_.holds(row, time));
   }
 
-  // Whether row + 1 follows `row` without a gap, and begins before the slice's limit.
-  [[nodiscard]] bool follows(std::int64_t row) const noexcept {
-    return clock_.joined(row) && clock_.time(row + 1) + kSlack < slice_.high;
-  }
+  // Whether the next row follows the one that was looked up without a gap, and begins before the slice's limit.
+  [[nodiscard]] bool follows() const noexcept { return clock_.joined(row_) && next_ + kSlack < slice_.high; }
 
-  // Whether `row` begins before the slice's limits, and row + 1, which follows it, within them.
-  [[nodiscard]] bool enters(std::int64_t row) const noexcept {
-    return clock_.time(row) + kSlack < slice_.low && follows(row);
-  }
+  // Whether the row that was looked up begins before the slice's limits, and the next, which follows it, within them.
+  [[nodiscard]] bool enters() const noexcept { return begin_ + kSlack < slice_.low && follows(); }
 
   // The last of rows first to last that no gap parts from the row that holds.
   [[nodiscard]] std::int64_t last_joined(std::int64_t first, std::int64_t last, std::int64_t holds) const noexcept {
@@ -138,7 +144,9 @@ class Finder {
   const SliceGrid& grid_;
   const SliceTimes::Slice& slice_;
   std::int64_t start_;
-  std::int64_t hint_ = 0;
+  std::int64_t row_ = 0;          // that was looked up
+  std::int64_t begin_ = kAlways;  // its time; nothing was looked up yet
+  std::int64_t next_ = kAlways;   // that of the next row; kAlways if there is none
 };
 
 }  // namespace
