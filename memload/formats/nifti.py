@@ -304,7 +304,8 @@ def _scale_of(slope: float, inter: float, what: str) -> tuple[float, float] | No
     """Return slope and intercept as nibabel takes them: a slope of 0, NaN or infinity says that there are none."""
     if slope == 0 or not math.isfinite(slope):
         return None
-    if not math.isfinite(inter):
+    widest = np.finfo(np.float32)
+    if not math.isfinite(inter) or not all(widest.tiny <= abs(one) <= widest.max for one in (slope, inter) if one):
         raise FormatError(f"{what}: damaged: scl_slope is {slope:g}, and scl_inter {inter}")
     return None if (slope, inter) == (1, 0) else (slope, inter)
 

@@ -102,7 +102,14 @@ def run_of(path: Path, tr: float | None = None, raw: Path | None = None) -> Run:
     left_out: dict[str, str] = {}
     if header.volumes == 1:
         raise FormatError(f"{path}: {header}, which has no time; memload.open reads such files as rows")
-    clock = _clock(path, header, cars, tr, left_out)
+    try:
+        clock = _clock(path, header, cars, tr, left_out)
+    except FormatError:
+        raise
+    except ValueError as error:
+        if tr is not None:
+            raise
+        raise FormatError(f"{path}: the seconds between its volumes cannot be those of a clock: {error}") from error
     intervals = {}
     if cars.events is not None:
         begins, ends = clock.pieces(header.volumes)

@@ -132,6 +132,7 @@ def damaged(tmp_path, change, values=None, **options):
         (lambda raw: struct.pack_into("<f", raw, 108, 12), "vox_offset is 12, .* expected 352"),
         (lambda raw: struct.pack_into("<f", raw, 108, float("nan")), "vox_offset is nan"),
         (lambda raw: struct.pack_into("<2f", raw, 112, 2, float("nan")), "scl_slope is 2, and scl_inter nan"),
+        (lambda raw: struct.pack_into("<2f", raw, 112, 1e-40, 3), r"scl_slope is 9\.99995e-41, and scl_inter 3"),
     ],
 )
 def test_damaged_headers_are_told(tmp_path, change, message):
@@ -164,6 +165,8 @@ def test_what_is_not_read_in_place_is_told(tmp_path):
     with pytest.raises(memload.FormatError, match=r"pixdim\[4\] of the header is no time, and it has no name of BIDS"):
         memload.open_nifti(timeless)
     assert memload.open_nifti(timeless, tr=2).span == (0, 12)
+    with pytest.raises(memload.FormatError, match=r"x\.nii: the seconds between its volumes .* millionth"):
+        memload.open_nifti(saved(tmp_path / "x.nii", VALUES.astype("i2"), seconds=1e9))
     with pytest.raises(ValueError, match="tr= is the seconds from one volume to the next"):
         memload.open_nifti(timeless, tr=0)
     with pytest.raises(KeyError, match="no field 'eye'; there is 'volumes'"):
