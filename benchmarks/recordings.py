@@ -2,8 +2,9 @@
 
 A session of an hour in one HDF5 file that temporaldata writes: frames of 36 x 64 uint8 at 60 Hz, and 1,000 responses
 float32 at 30 Hz. A slice has two seconds of both, at a random time; batches are 32 slices. temporaldata slices its lazy
-HDF5 file, and the numpy loop slices memory maps of the same bytes; both are data sets of stock DataLoaders, with 0 and
-with as many workers as there are cores, and the better one counts. "linear" resamples the responses to 60 Hz, which the
+HDF5 file, torch_brain's Dataset does so by DatasetIndex where it is installed, and the numpy loop slices memory maps of
+the same bytes; all are data sets of stock DataLoaders, with 0 and with as many workers as there are cores, and the
+better one counts. "linear" resamples the responses to 60 Hz, which the
 numpy loop does by one expression for all units. A share compares with the same rows gathered one by one, which for
 "linear" are as many rows of float32 as come out; how many times faster than the loop in numpy the memory allows follows
 from the same gathers. The loader is measured with its defaults, and with eight batches ahead. Opening is that of an NWB
@@ -13,6 +14,7 @@ file of the same series, beside pynwb.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -98,6 +100,40 @@ class ByTemporaldata(torch.utils.data.Dataset):
         return {"stim": part.stim.frames, "responses": part.responses.df}
 
 
+class ByTorchBrain(torch.utils.data.Dataset):
+    """Slices of torch_brain's own data set, which is indexed by the time that its samplers choose."""
+
+    def __init__(self, path: Path, starts: np.ndarray) -> None:
+        self.path, self.starts, self.sessions = path, starts, None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, i: int) -> dict[str, np.ndarray]:
+        from torch_brain.datasets import Dataset, DatasetIndex
+
+        if self.sessions is None:
+            self.sessions = Dataset(self.path.parent, recording_ids=[self.path.stem])
+        part = self.sessions[DatasetIndex(self.path.stem, self.starts[i], self.starts[i] + SECONDS)]
+        return {"stim": part.stim.frames, "responses": part.responses.df}
+
+
+def peers_in_hdf5(path: Path, starts: np.ndarray) -> dict[str, torch.utils.data.Dataset]:
+    """The peers that slice the file of temporaldata, by their names; torch_brain where it is installed."""
+    found: dict[str, torch.utils.data.Dataset] = {"temporaldata": ByTemporaldata(path, starts)}
+    if importlib.util.find_spec("torch_brain") is not None:
+        found["torch_brain"] = ByTorchBrain(path, starts)
+    return found
+
+
+def check_alike(slices: memload.Dataset, peer: torch.utils.data.Dataset) -> None:
+    """Raise AssertionError unless a peer gives the slices of memload."""
+    for row in range(min(20, len(slices))):
+        theirs = peer[row]
+        for name in theirs:
+            np.testing.assert_array_equal(theirs[name], slices[row][name].numpy(), err_msg=f"{name} of slice {row}")
+
+
 def stock(dataset: Any) -> Iterator[tuple[str, Callable[[], Epoch]]]:
     """The dataset in stock loaders, without workers and with one for each core."""
     for workers in (0, default_threads()):
@@ -136,11 +172,13 @@ def beside_peers(bench: Bench, path: Path, starts: np.ndarray, *, linear: bool) 
     deep = loader_of(slices, DEEP)
     contestants = {"fast": lambda: run_epoch(loader), "deep": lambda: run_epoch(deep)}
     contestants |= {f"numpy {n}": run for n, run in stock(ByNumpy(mapped(path), starts, linear))}
-    if not linear:
-        contestants |= {f"temporaldata {n}": run for n, run in stock(ByTemporaldata(path, starts))}
+    lazy = {} if linear else peers_in_hdf5(path, starts)
+    for peer, dataset in lazy.items():
+        check_alike(slices, dataset)
+        contestants |= {f"{peer} {n}": run for n, run in stock(dataset)}
     epochs = compete(contestants, bench.rounds)
     most = slices_of_memory(path, starts, linear)
-    for peer in ("numpy",) if linear else ("numpy", "temporaldata"):
+    for peer in ("numpy", *lazy):
         best = max((name for name in epochs if name.startswith(peer)), key=lambda name: np.median(rates(epochs[name])))
         times = share(epochs["fast"], epochs[best])
         fast, theirs = Spread.of(rates(epochs["fast"])), Spread.of(rates(epochs[best]))

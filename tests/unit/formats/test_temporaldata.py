@@ -90,6 +90,18 @@ def test_slices_are_those_of_temporaldata(path):
     assert len(slices) > 30
 
 
+def test_listed_spikes_are_those_of_temporaldata(path):
+    starts = np.round(np.random.default_rng(1).uniform(0, 9, 50), 4)
+    slices = memload.open_temporaldata(path, fields=["spikes"]).slices(1.0, at=starts, sampling="times")
+    assert len(slices) == 50
+    with h5py.File(path) as file:
+        data = Data.from_hdf5(file)
+        for start, found in zip(starts, slices, strict=True):
+            part = data.slice(start, start + 1.0).spikes
+            np.testing.assert_allclose(found["spikes"].numpy(), part.timestamps, atol=1e-9)
+            np.testing.assert_array_equal(found["spikes_unit_index"].numpy(), part.unit_index)
+
+
 def test_fields_are_chosen_and_written(path, tmp_path):
     found = memload.open_temporaldata(path, fields=["cursor.vel", "spikes"])
     written = memload.write(tmp_path / "shards", found, progress=False)
