@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import obstore
@@ -49,7 +50,8 @@ async def serve(folder: Path, latency: float) -> None:
         writer.close()
 
     async def reply(head: str) -> bytes:
-        path = folder / head.split()[1].lstrip("/")
+        method, target, _ = head.split(maxsplit=2)
+        path = folder / unquote(target.partition("?")[0]).lstrip("/")
         await asyncio.sleep(latency)
         if path not in held and not path.is_file():
             print(path.name, 0, 0, flush=True)
@@ -57,12 +59,13 @@ async def serve(folder: Path, latency: float) -> None:
         if path not in held:
             held[path] = path.read_bytes()
         data = memoryview(held[path])
-        size, asked = len(data), re.search(r"range: bytes=(\d+)-(\d+)", head, re.IGNORECASE)
+        size, asked = len(data), re.search(r"range: bytes=(\d+)-(\d*)", head, re.IGNORECASE)
         common = f'ETag: "{size}"\r\nLast-Modified: Wed, 25 Nov 2026 00:00:00 GMT\r\n'
         if asked is None:
             print(path.name, 0, size, flush=True)
-            return f"HTTP/1.1 200 OK\r\n{common}Content-Length: {size}\r\n\r\n".encode() + bytes(data)
-        begin, last = int(asked[1]), min(int(asked[2]), size - 1)
+            body = b"" if method == "HEAD" else bytes(data)
+            return f"HTTP/1.1 200 OK\r\n{common}Content-Length: {size}\r\n\r\n".encode() + body
+        begin, last = int(asked[1]), min(int(asked[2] or size), size - 1)
         print(path.name, begin, last + 1, flush=True)
         ranges = f"Content-Range: bytes {begin}-{last}/{size}\r\nContent-Length: {last + 1 - begin}\r\n\r\n"
         return f"HTTP/1.1 206 Partial Content\r\n{common}{ranges}".encode() + bytes(data[begin : last + 1])

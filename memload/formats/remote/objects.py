@@ -29,6 +29,7 @@ _ATTEMPTS, _WRITING_ATTEMPTS = 8, 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before the second attempt, and before any other
 _MOST_SAID = 300  # characters of what a store said
 _NO_BUCKET = "there is no such bucket"
+_NO_TRUST = "InvalidCertificate"  # in the text of an error of obstore's
 _DELETED_AT_ONCE = 1000
 _MOST_AT_ONCE = 200  # requests for small objects and small parts
 
@@ -311,7 +312,7 @@ class Objects:
             except (FileNotFoundError, FileExistsError, PermissionError, ShardReadError):
                 raise
             except Exception as error:
-                if attempt == most:
+                if attempt == most or _NO_TRUST in str(error):
                     tried = f"{attempt} attempts in {time.monotonic() - began:.1f} s to {doing}"
                     raise self._given_up(name, tried, error, begin, writing) from error
             pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
@@ -420,4 +421,6 @@ def _range(begin: int, end: int | None) -> str:
 
 
 def _said(error: BaseException) -> str:
+    if _NO_TRUST in str(error):
+        return "its certificate is not one that this machine trusts; SSL_CERT_FILE names a file of others that are"
     return " ".join(str(error).split())[:_MOST_SAID]

@@ -1,0 +1,127 @@
+"""Addresses of stores other than S3: what reaches obstore, and a server with a certificate of its own."""
+
+import datetime
+import http.server
+import ipaddress
+import os
+import ssl
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from obstore.store import HTTPStore
+
+import memload
+from memload.formats.remote.objects import Address
+
+
+class RangeHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and ranges of them."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        try:
+            with open(self.translate_path(self.path), "rb") as file:  # noqa: PTH123 - the library's own text
+                data = file.read()
+        except OSError:
+            return self.send_error(404)
+        asked = self.headers.get("Range")
+        begin, end = (int(at) for at in asked.removeprefix("bytes=").split("-")) if asked else (0, len(data) - 1)
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {begin}-{end}/{len(data)}")
+        self.send_header("Content-Length", str(end + 1 - begin))
+        self.send_header("Last-Modified", "Wed, 25 Nov 2026 00:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(data[begin : end + 1])
+        return None
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate of this machine's that nobody else has signed, and its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "certificate.pem"
+    no = serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no)
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
+    return path
+
+
+@pytest.fixture
+def secure(tmp_path, certificate):
+    """The address of a set on a server with TLS."""
+    memload.write(tmp_path / "served" / "set", {"x": torch.arange(100)}, progress=False)
+
+    def handler(*arguments):
+        return RangeHandler(*arguments, directory=tmp_path / "served")
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *arguments: None
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_address[1]}/set"
+        server.shutdown()
+
+
+def test_a_certificate_that_nobody_trusts_is_told_at_once(secure):
+    with pytest.raises(memload.ShardReadError, match=r"1 attempts .* its certificate is not one that"):
+        memload.open(secure)
+
+
+def test_a_store_object_may_trust_it(secure):
+    store = HTTPStore(secure, client_options={"allow_invalid_certificates": True})
+    assert memload.open(store)[42]["x"] == 42
+
+
+def test_a_file_of_certificates_may_name_it(secure, certificate):
+    program = f"import memload; print(int(memload.open({secure!r})[42]['x']))"
+    environment = {**os.environ, "SSL_CERT_FILE": str(certificate)}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (told.stdout, told.returncode) == ("42\n", 0), told.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "kind", "config"),
+    [
+        (
+            "s3://bucket/a/b",
+            {"AWS_REGION": "eu-west-1", "AWS_SKIP_SIGNATURE": "true"},
+            "S3Store",
+            ("region", "eu-west-1"),
+        ),
+        ("gs://bucket/a/b", {"GOOGLE_SKIP_SIGNATURE": "true"}, "GCSStore", ("bucket", "bucket")),
+        ("az://box/a/b", {"AZURE_STORAGE_ACCOUNT_NAME": "acct"}, "AzureStore", ("container_name", "box")),
+    ],
+)
+def test_what_an_address_becomes(url, environment, kind, config, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for writing, retries in ((False, 0), (True, 6)):
+        store = Address(url).objects(writing=writing).store
+        assert type(store).__name__ == kind
+        assert store.prefix == "a/b"
+        assert store.config[config[0]] == config[1]
+        assert store.client_options["connect_timeout"] == "10s"
+        assert store.retry_config["max_retries"] == retries
