@@ -105,12 +105,7 @@ def test_a_file_of_certificates_may_name_it(secure, certificate):
 @pytest.mark.parametrize(
     ("url", "environment", "kind", "config"),
     [
-        (
-            "s3://bucket/a/b",
-            {"AWS_REGION": "eu-west-1", "AWS_SKIP_SIGNATURE": "true"},
-            "S3Store",
-            ("region", "eu-west-1"),
-        ),
+        ("s3://bucket/a/b", {"AWS_SKIP_SIGNATURE": "true"}, "S3Store", ("bucket", "bucket")),
         ("gs://bucket/a/b", {"GOOGLE_SKIP_SIGNATURE": "true"}, "GCSStore", ("bucket", "bucket")),
         ("az://box/a/b", {"AZURE_STORAGE_ACCOUNT_NAME": "acct"}, "AzureStore", ("container_name", "box")),
     ],
