@@ -20,7 +20,7 @@ from truth_graphs import Stack, make_graphs
 from truth_training import BLOCKS
 
 import memload
-from memload.memory.budget import process_bytes
+from memload.memory.budget import process_bytes, trim_heap
 
 STEPS, ROWS, LENGTH, FEATURES = 20, 8192, 64, 64
 GRAPHS = 6000  # more than a batch has
@@ -155,6 +155,7 @@ def run(folder: Path, model: str, *, loads: bool, share: float, sample: int) -> 
     torch.manual_seed(0)
     net = MODELS[model]()
     optimizer = torch.optim.AdamW(net.parameters())
+    trim_heap()  # as compute_batch_size does
     before = process_bytes()
     loader = loader_of(folder, model, 16)
     found = memload.compute_batch_size(

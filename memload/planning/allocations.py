@@ -14,7 +14,7 @@ import contextlib
 import gc
 import math
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from memload.planning.library_bytes import RECURRENT, library_bytes
 from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
+Told = Callable[[], object]
 
 HEAP = 2.0
 """How many times a tensor counts that glibc's heap keeps when it is freed: see `Timeline.peak_in_heap` and `Each.peak`.
@@ -98,13 +99,13 @@ class Timeline:
         """Return the most bytes alive at one time, if the allocations were of these bytes, int64 (n,)."""
         return int(replace(self, nbytes=nbytes).live().max(initial=0))
 
-    def peak_in_heap(self) -> int:
-        """Return the most bytes alive at one time, where the C library's heap keeps what is below `THRESHOLD` bytes.
+    def peak_in_heap(self, threshold: int = THRESHOLD) -> int:
+        """Return the most bytes alive at one time, where the C library's heap keeps what is below a threshold.
 
         The heap does not shrink, so its bytes are those of its own highest moment. What stays below `LEAST_IN_HEAP`
         bytes counts as all else does.
         """
-        is_kept = self.nbytes < THRESHOLD
+        is_kept = self.nbytes < threshold
         small, rest = np.where(is_kept, self.nbytes, 0), np.where(is_kept, 0, self.nbytes)
         in_heap = math.ceil(HEAP * self.highest(small))
         return self.peak if in_heap < LEAST_IN_HEAP else in_heap + self.highest(rest)
@@ -135,12 +136,20 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         on_cpu: whether what tensors on the CPU show will run on a CPU, so that copies inside convolutions count.
         peaks: tells what an operation takes beside its results, where a GPU's allocator knows it; None: it is computed
             for the operations of `memload.planning.library_bytes`.
+        told: is called after each operation, for a progress bar.
     """
 
-    def __init__(self, limit: int | None = None, *, on_cpu: bool = False, peaks: OperationPeaks | None = None) -> None:
+    def __init__(
+        self,
+        limit: int | None = None,
+        *,
+        on_cpu: bool = False,
+        peaks: OperationPeaks | None = None,
+        told: Told | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limit = limit
-        self._peaks = peaks
+        self._peaks, self._told = peaks, told
         self._on_cpu = on_cpu
         self.live = self.peak = 0
         self.freed_earlier = 0
@@ -172,6 +181,8 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._record(storage, str(func))
         if library.scratch or scratch is not None:  # those of a GPU in any case: steps of all sizes have them in common
             self._record_scratch(library.scratch if scratch is None else scratch, f"{func}, inside")
+        if self._told:
+            self._told()
         return out
 
     def know(self, tensors: Iterable[torch.Tensor]) -> None:

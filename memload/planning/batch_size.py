@@ -6,6 +6,7 @@ a step's curve over the batch size                -> the largest batch whose pea
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from memload.memory import budget
+from memload.planning.allocations import Told
 from memload.planning.batch_size_request import BatchSizeRequest, device_of, memory_of, setting_of
 from memload.planning.curves import Curve
 from memload.planning.graph_spread import SURE
@@ -24,6 +26,7 @@ from memload.planning.model_bytes import Modules, Optimizers
 from memload.planning.steps import LossOf
 from memload.planning.trials import Trials, least_of_ranks
 from memload.planning.variants import PlainBatches
+from memload.progress import bar
 from memload.sizes import format_size
 
 Mode = Literal["static", "measured", "trial"]
@@ -45,6 +48,7 @@ def compute_batch_size(
     precision: torch.dtype | str | None = None,
     accumulate: int = 1,
     loader: Any = None,
+    progress: bool | None = None,
 ) -> MemoryBudget:
     """Return the largest batch size whose training step fits into a device's memory, and where the memory goes.
 
@@ -87,6 +91,8 @@ def compute_batch_size(
             are counted: those that its workers make ahead, and the memory that workers need to make them. Of graphs,
             the sizes of all in its dataset tell the mean graph. Without it, the sample does, and the batch is as small
             as the upper bound of that mean asks for (97.5 %), so that a sample of small graphs does no harm.
+        progress: whether to show a bar of the operations that ran, after a second; None shows it if standard error is a
+            terminal.
 
     Raises:
         MemoryError: not even `min_batch_size` fits; the message says how many bytes are missing.
@@ -118,11 +124,13 @@ def compute_batch_size(
         accumulate=accumulate,
         loader=loader,
     )
-    return _by_trial(setting) if mode == "trial" else _predicted(setting, mode, limit)
+    with bar("batch size", None, progress, unit=" operations") as shown:
+        told = functools.partial(shown.update, 1)
+        return _by_trial(setting, told) if mode == "trial" else _predicted(setting, mode, limit, told)
 
 
-def _predicted(setting: BatchSizeRequest, mode: Mode, limit: int | str | None) -> MemoryBudget:
-    found = _ran(setting) if mode == "measured" else _without_memory(setting)
+def _predicted(setting: BatchSizeRequest, mode: Mode, limit: int | str | None, told: Told) -> MemoryBudget:
+    found = _ran(setting, told) if mode == "measured" else _without_memory(setting, told)
     if setting.device.type == "cpu":  # torch's first step allocated memory that it keeps
         weights = setting.own.weights + setting.static.teacher
         now, _ = memory_of(setting.device, device_of(setting.models), limit, weights)
@@ -130,12 +138,12 @@ def _predicted(setting: BatchSizeRequest, mode: Mode, limit: int | str | None) -
     return budget_of(setting, found, mode)
 
 
-def _without_memory(setting: BatchSizeRequest) -> Measured:
+def _without_memory(setting: BatchSizeRequest, told: Told) -> Measured:
     on_cpu = setting.device.type == "cpu"
-    return without_memory(setting.kind, setting.losses, setting.models, setting.teachers, on_cpu=on_cpu)
+    return without_memory(setting.kind, setting.losses, setting.models, setting.teachers, on_cpu=on_cpu, told=told)
 
 
-def _ran(setting: BatchSizeRequest) -> Measured:
+def _ran(setting: BatchSizeRequest, told: Told) -> Measured:
     """Return the bytes of steps that were run.
 
     Raises:
@@ -150,6 +158,7 @@ def _ran(setting: BatchSizeRequest) -> Measured:
             on_cpu=setting.device.type == "cpu",
             room=max(1, setting.room),
             times=setting.heap,
+            told=told,
         )
     except MemoryError as error:
         least_of_ranks(0)  # the other ranks wait for an answer
@@ -175,7 +184,7 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
     curve = _step_curve(setting, found)
     upper = curve.upper()
     room = setting.room - setting.slots(size) - (setting.own.gradients if setting.accumulate > 1 else 0)
-    alive = peak_of(replace(setting, heap=1.0), found)
+    alive = peak_of(replace(setting, heap=1.0, threshold=0), found)
     whole = peak_of(replace(setting, last_batch=lambda _: 0), found)
     heap = peak(size) / max(1, alive(size))
     return MemoryBudget(
@@ -193,7 +202,7 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
         lines=() if len(setting.kind.units) == 1 else tuple(tuple(line[1:].tolist()) for line in upper),
         cost_budget=max(0, int(room / heap) - math.ceil(float(upper[:, 0].max()))),
         exact=found.step.exact,
-        heap=heap,
+        heap=heap if setting.heap > 1 else 1.0,
         between=(size, most(1 - SURE)) if setting.graphs is not None and setting.graphs.seen else None,
     )
 
@@ -213,7 +222,7 @@ def peak_of(setting: BatchSizeRequest, found: Measured, probability: float = SUR
     def peak(size: int) -> int:
         counts = setting.counts(size, probability)
         held = found.held.at(*counts) + (found.inputs.at(*counts) if setting.counts_inputs else 0)
-        passes = curve.in_heap(setting.heap, *counts) + setting.heap * kept
+        passes = curve.in_heap(setting.heap, *counts, threshold=setting.threshold) + setting.heap * kept
         rest = setting.last_batch(size) if setting.heap > 1 else 0
         left = left_by_last_batch(curve, setting.heap, counts, setting.counts(rest, probability)) if rest else 0
         return math.ceil(max(passes + left, setting.heap * (stepping + held)))
@@ -243,7 +252,7 @@ def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
     return good
 
 
-def _by_trial(setting: BatchSizeRequest) -> MemoryBudget:
+def _by_trial(setting: BatchSizeRequest, told: Told) -> MemoryBudget:
     if not isinstance(setting.kind, PlainBatches):
         raise ValueError(
             "a trial needs batches that are counted in rows, and these are counted in "
@@ -259,6 +268,7 @@ def _by_trial(setting: BatchSizeRequest) -> MemoryBudget:
         optimizer_state=setting.own.optimizer,
         accumulating=setting.accumulate > 1,
         counts_inputs=setting.counts_inputs,
+        told=told,
     )
     size = largest(lambda size: bool(least_of_ranks(int(trials.fits(size)))), setting.least, setting.most)
     if size < setting.least:

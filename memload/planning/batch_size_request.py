@@ -14,7 +14,7 @@ from memload.planning.allocations import HEAP, nbytes_of
 from memload.planning.gpu_libraries import cublas_workspaces
 from memload.planning.gpus import capability_here, gpu_here_has_bf16, parse_gpu
 from memload.planning.graph_spread import SURE, GraphMeans
-from memload.planning.heap import free_to_take, heap_keeps_tensors
+from memload.planning.heap import free_to_take, heap_keeps_tensors, heap_threshold
 from memload.planning.loader_slots import last_batch_of, slots_of
 from memload.planning.memory_budget import StaticBytes
 from memload.planning.model_bytes import ModelBytes, Modules, Optimizers, model_bytes, modules_of, optimizers_of
@@ -37,6 +37,7 @@ class BatchSizeRequest:
         total: the bytes of its memory.
         is_free_here: whether `total` is the free RAM of this machine, rather than a given limit or a GPU's size.
         heap: how many times the bytes of a step count, for what the C library keeps of freed tensors.
+        threshold: the bytes below which the heap keeps freed tensors though a threshold is set; 0: it keeps none.
         half: the precision of 16 bits that the device computes in.
         graphs: the mean graph, and how much graphs differ; None for other batches.
         own: weights, gradients and optimizers of the models.
@@ -66,6 +67,7 @@ class BatchSizeRequest:
     most: int
     is_free_here: bool = False
     heap: float = 1.0
+    threshold: int = 0
     half: str = "bf16"
     graphs: GraphMeans | None = None
     last_batch: Callable[[int], int] = lambda _: 0
@@ -124,6 +126,7 @@ def setting_of(
         workspaces_of(target, limit),
     )
     kind = kind_of(sample)
+    is_free_here = target.type == "cpu" and limit is None
     slots, in_slots = slots_of(loader, target, nbytes_of(tensors_of(sample)) / max(1, kind.counts[0]))
     return BatchSizeRequest(
         models=models,
@@ -141,8 +144,9 @@ def setting_of(
         counts_inputs=not in_slots,
         least=least,
         most=most,
-        is_free_here=target.type == "cpu" and limit is None,
-        heap=HEAP if target.type == "cpu" and limit is None and heap_keeps_tensors() else 1.0,
+        is_free_here=is_free_here,
+        heap=HEAP if is_free_here and heap_keeps_tensors() else 1.0,
+        threshold=heap_threshold() if is_free_here else 0,
         half=_half_of(target, limit),
         graphs=GraphMeans.of(kind, loader),
         last_batch=functools.partial(last_batch_of, loader),

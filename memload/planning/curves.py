@@ -55,6 +55,14 @@ class Each:
         at_once = self._highest(in_heap + rest)
         return apart if self.varies else (apart + at_once) / 2
 
+    def peak_below(self, terms: Floats, threshold: int) -> int:
+        """Return the most bytes at one time, where the C library's heap keeps what is below a threshold that was set.
+
+        As `Timeline.peak_in_heap`, by which plans of training count.
+        """
+        nbytes = np.maximum(self.lines @ terms, 0).round().astype(np.int64)
+        return replace(self.timeline, nbytes=nbytes).peak_in_heap(threshold)
+
     def kept(self, terms: Floats, times: float) -> float:
         """Return the bytes of the C library's heap after a step, where what it keeps counts so many times."""
         return self._highest(self._in_heap(np.maximum(self.lines @ terms, 0), times))
@@ -94,11 +102,18 @@ class Curve:
         """Return the most bytes at one time of a batch with these counts."""
         return math.ceil(float((self.lines @ self.terms(counts)).max(initial=0.0)))
 
-    def in_heap(self, times: float, *counts: float) -> int:
+    def in_heap(self, times: float, *counts: float, threshold: int = 0) -> int:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
         Without an order that batches of all sizes have in common, everything counts so often.
+
+        Args:
+            times: how many times tensors below `MAPPED` bytes count.
+            counts: the counts of the batch.
+            threshold: with `times` of 1, the bytes below which the heap keeps tensors nevertheless; 0: it keeps none.
         """
+        if times == 1 and threshold and self.each is not None:
+            return self.each.peak_below(self.terms(counts), threshold)
         if times == 1 or self.each is None:
             return math.ceil(times * self.at(*counts))
         return math.ceil(self.each.peak(self.terms(counts), times))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 
 from memload.memory.budget import local_processes, memory_to_take, trim_heap
-from memload.planning.curves import Curve
+from memload.planning.curves import MAPPED, Curve
 
 
 def free_to_take() -> int:
@@ -21,9 +22,21 @@ def free_to_take() -> int:
 
 def heap_keeps_tensors(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether the C library's heap keeps freed tensors: glibc's does below 32 MB, unless a threshold is set."""
-    tunables = environment.get("GLIBC_TUNABLES", "")
-    is_set = "MALLOC_MMAP_THRESHOLD_" in environment or "glibc.malloc.mmap_threshold" in tunables
-    return platform.libc_ver()[0] == "glibc" and not is_set
+    return platform.libc_ver()[0] == "glibc" and not heap_threshold(environment)
+
+
+def heap_threshold(environment: Mapping[str, str] = os.environ) -> int:
+    """Return the bytes from which on glibc gives freed memory back at once, as the environment sets them; 0 if not.
+
+    glibc takes no threshold above `MAPPED`.
+    """
+    tunable = re.search(r"glibc\.malloc\.mmap_threshold=(\w+)", environment.get("GLIBC_TUNABLES", ""))
+    text = tunable[1] if tunable else environment.get("MALLOC_MMAP_THRESHOLD_", "")
+    try:
+        threshold = int(text, 0)
+    except ValueError:
+        return 0
+    return threshold if 0 < threshold <= MAPPED else 0
 
 
 def left_by_last_batch(curve: Curve, times: float, full: Sequence[float], last: Sequence[float]) -> int:

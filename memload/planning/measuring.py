@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memload.device.memory import OperationPeaks, gpu_memory
-from memload.planning.allocations import is_out_of_memory, nbytes_of
+from memload.planning.allocations import Told, is_out_of_memory, nbytes_of
 from memload.planning.batch_parts import parts_of_kind
 from memload.planning.curves import Curve, curve_of, through
 from memload.planning.gpu_libraries import kernels_of
@@ -68,6 +68,7 @@ def measured(
     on_cpu: bool = False,
     room: int = 0,
     times: float = 1.0,
+    told: Told | None = None,
 ) -> Measured:
     """Run steps with a few small batches on the models' device; afterwards models and generators are as before.
 
@@ -83,6 +84,7 @@ def measured(
         room: the bytes that a step with a part of the sample may take by that prediction; 0: `SHARE` of what is free
             where the models are, which is the bound in any case.
         times: how many times bytes count that the C library's heap keeps.
+        told: is called after each operation, for a progress bar.
 
     Raises:
         MemoryError: a step with the least part takes more than is free.
@@ -94,7 +96,13 @@ def measured(
     def run(batch: Any) -> ActivationBytes:
         given = [*weights, *tensors_of(batch)]
         return observed(
-            _bound(losses, batch), _parameters(models), given, on_cpu=on_cpu, limit=limit, peaks=_peaks_of(modules)
+            _bound(losses, batch),
+            _parameters(models),
+            given,
+            on_cpu=on_cpu,
+            limit=limit,
+            peaks=_peaks_of(modules),
+            told=told,
         )
 
     found: Measured | None = None
@@ -156,6 +164,7 @@ def without_memory(
     teachers: Sequence[torch.nn.Module] = (),
     *,
     on_cpu: bool = False,
+    told: Told | None = None,
 ) -> Measured:
     """Run steps on tensors that have shapes but no memory or values, so nothing is computed; see `measured`.
 
@@ -178,7 +187,7 @@ def without_memory(
 
         def within() -> ActivationBytes:
             with mode, kernels_of("cpu" if on_cpu else "cuda"):
-                return observed(step, parameters, given, on_cpu=on_cpu)
+                return observed(step, parameters, given, on_cpu=on_cpu, told=told)
 
         found: ActivationBytes = torch.func.functional_call(holder, fakes, (within,))
         return found

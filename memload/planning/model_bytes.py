@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from memload.device.memory import OperationPeaks
-from memload.planning.allocations import Allocations, Timeline, nbytes_of, no_collection, storages
+from memload.planning.allocations import Allocations, Timeline, Told, nbytes_of, no_collection, storages
 from memload.planning.optimizer_bytes import optimizer_bytes
 from memload.sizes import format_size
 
@@ -184,6 +184,7 @@ def observed(
     limit: int | None = None,
     on_cpu: bool = False,
     peaks: OperationPeaks | None = None,
+    told: Told | None = None,
 ) -> ActivationBytes:
     """Return the result of `activation_bytes` for given tensors, which need not belong to modules."""
     outside = {id(storage): storage for tensor in given for storage in storages(tensor)}
@@ -191,7 +192,7 @@ def observed(
     with (
         gradients_set_aside(parameters, zeros=accumulating),
         no_collection(),
-        Allocations(limit, on_cpu=on_cpu, peaks=peaks) as seen,
+        Allocations(limit, on_cpu=on_cpu, peaks=peaks, told=told) as seen,
     ):
         for loss in losses:
             result = begin = None  # drops those of the loss before

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from memload.device.memory import gpu_memory
-from memload.planning.allocations import Allocations, free_unused, is_out_of_memory, nbytes_of
+from memload.planning.allocations import Allocations, Told, free_unused, is_out_of_memory, nbytes_of
 from memload.planning.model_bytes import checked_loss
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import PlainBatches
@@ -26,6 +26,7 @@ class Trials:
         optimizer_state: bytes of the optimizers' states after their first step.
         accumulating: whether a step has a second backward pass, over existing gradients.
         counts_inputs: whether the batch itself counts.
+        told: is called after each operation of a step on the CPU, for a progress bar.
 
     Attributes:
         peaks: for each size that fitted, the most bytes alive at one time, with optimizer states and without weights.
@@ -43,10 +44,11 @@ class Trials:
         optimizer_state: int,
         accumulating: bool,
         counts_inputs: bool,
+        told: Told | None = None,
     ) -> None:
         self._kind, self._losses, self._optimizers = kind, losses, optimizers
         self._models, self._teachers = models, teachers
-        self._state = optimizer_state
+        self._state, self._told = optimizer_state, told
         self._limit, self._accumulating, self._counts_inputs = limit, accumulating, counts_inputs
         self.peaks: dict[int, int] = {}
         self._is_warm = False
@@ -100,7 +102,7 @@ class Trials:
         kept, limit = nbytes_of(self._states()), self._limit(size)
         with contextlib.ExitStack() as stack:
             # In a first step both passes run before the optimizers make their state, so room is left for it.
-            seen = Allocations(max(0, limit - self._state))
+            seen = Allocations(max(0, limit - self._state), told=self._told)
             if self._counts_inputs:
                 stack.enter_context(seen)
             batch = self._kind.resized(size)

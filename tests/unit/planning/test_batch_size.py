@@ -1,5 +1,6 @@
 """The batch size that is computed: the peak is foretold, what was chosen runs, and nothing is left of the looking."""
 
+import contextlib
 import platform
 import random
 
@@ -482,3 +483,25 @@ def test_steps_on_the_free_memory_of_a_cpu_count_twice_unless_the_heap_gives_mem
         assert kept.heap == 2
         assert kept.per_sample == 2 * given_back.per_sample
         assert "MALLOC_MMAP_THRESHOLD_=262144" in str(kept)
+
+
+@pytest.mark.parametrize("mode", ["measured", "static", "trial"])
+def test_a_bar_counts_operations_while_steps_run(mode, monkeypatch):
+    class Shown:
+        counted = 0
+
+        def update(self, n):
+            self.counted += n
+
+    shown, asked = Shown(), []
+
+    def bar(*arguments, **more):
+        asked.append((*arguments, more["unit"]))
+        return contextlib.nullcontext(shown)
+
+    monkeypatch.setattr("memload.planning.batch_size.bar", bar)
+    memload.compute_batch_size(
+        nn.Linear(4, 4), torch.rand(2, 4), mode=mode, limit="1MB", max_batch_size=64, progress=True
+    )
+    assert asked == [("batch size", None, True, " operations")]
+    assert shown.counted > 4 * 3  # steps, with a product of matrices forward and two backward at least

@@ -15,7 +15,7 @@ from memload.planning.allocations import Timeline
 from memload.planning.batch_size import peak_of
 from memload.planning.batch_size_request import setting_of
 from memload.planning.curves import Each
-from memload.planning.heap import heap_keeps_tensors
+from memload.planning.heap import heap_keeps_tensors, heap_threshold
 from memload.planning.library_bytes import RECURRENT
 from memload.planning.loader_slots import last_batch_of
 from memload.planning.measuring import measured
@@ -117,3 +117,32 @@ def test_a_plan_for_the_cpu_knows_that_the_heap_keeps_the_steps_of_a_gru():
 
     # 200 rows x 256 numbers are 205 kB, below the threshold; of 260 rows, they are above it.
     assert activations(200) > 1.3 * activations(260) * 200 / 260
+
+
+@pytest.mark.parametrize(
+    ("environment", "threshold"),
+    [
+        ({}, 0),
+        ({"MALLOC_MMAP_THRESHOLD_": "262144"}, 262_144),
+        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1:glibc.malloc.mmap_threshold=0x10000"}, 65_536),
+        ({"MALLOC_MMAP_THRESHOLD_": str(64 << 20)}, 0),  # glibc refuses it
+        ({"MALLOC_MMAP_THRESHOLD_": "large"}, 0),
+    ],
+)
+def test_the_threshold_of_the_heap_is_the_one_of_the_environment(environment, threshold):
+    assert heap_threshold(environment) == threshold
+
+
+def test_a_batch_size_and_a_plan_count_small_tensors_by_one_account(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "262144")
+    model = nn.GRU(64, 256, batch_first=True)
+    rows = memload.DatasetShape(1000, {"x": ("float32", (50, 64))})
+    loss = lambda batch: model(batch["x"])[0].mean()  # noqa: E731
+    setting = setting_of(model, {"x": torch.rand(2, 50, 64)}, loss=loss)
+    found = measured(setting.kind, setting.losses, setting.models, on_cpu=True)
+    plan = memload.plan(rows, 200, model=model, loss=loss, device="cpu", ram="16GB", tier="mmap")
+    assert (setting.heap, setting.threshold) == (1.0, 262_144)
+    in_plan = plan.ram.of("activations") + plan.ram.of("gradients")
+    counted = found.step.in_heap(1.0, 200, threshold=setting.threshold)
+    assert counted == pytest.approx(in_plan, rel=0.01)
+    assert counted > 1.3 * found.step.at(200)
