@@ -6,6 +6,8 @@ plan and log   a panel for each kind of memory, a band for each line, and the me
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,9 @@ _HATCHES = ("", "//", "..")  # for more causes than colours
 _WHITE_TEXT = frozenset({"#0072B2", "#009E73", "#D55E00"})  # of the colours, the dark ones
 _LEGIBLE = 4  # times the longest bar: a limit further away is named, not drawn, since it would flatten the bars
 _NARROW = 0.07  # of a panel's width: segments below it have no room for their size
+_GAP = (
+    5  # times the usual time between two samples: nothing is known of a longer one, such as of a process that stopped
+)
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 Figures = Callable[[Sample], float | None]
@@ -216,7 +221,7 @@ def _draw_bands(axis: Any, account: Account, samples: Sequence[Sample], curves: 
         at += size
     axis.axhline(at, color="#444444", linewidth=1.2, linestyle=":", gid="predicted")
     drawn = [
-        axis.plot([x for x, _ in one], [y / scale for _, y in one], color="black", linewidth=2, gid=name,
+        axis.plot(*_with_gaps([x for x, _ in one], [y / scale for _, y in one]), color="black", linewidth=2, gid=name,
                   linestyle=("-", "--", "-.", ":")[k % 4],
                   label=f"{name}, measured: at most {format_size(max(y for _, y in one))}")[0]
         for k, (name, one) in enumerate(points.items()) if one
@@ -232,6 +237,20 @@ def _draw_bands(axis: Any, account: Account, samples: Sequence[Sample], curves: 
     _clean(axis)
     handles = [*drawn, *reversed(_handles(styles, {account.place: account}))]  # in the order of the bands
     _legend(axis, handles)
+
+
+def _with_gaps(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the points of a curve, with a point that is not drawn where samples are missing between two of them."""
+    steps = [after - before for before, after in itertools.pairwise(seconds)]
+    usual = sorted(steps)[len(steps) // 2] if steps else 0.0
+    x, y = list(seconds[:1]), list(values[:1])
+    for step, second, value in zip(steps, seconds[1:], values[1:], strict=True):
+        if step > _GAP * usual:
+            x.append(second)
+            y.append(math.nan)
+        x.append(second)
+        y.append(value)
+    return x, y
 
 
 def _on_gpu(index: int) -> Figures:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -203,3 +204,16 @@ def test_the_command_draws_the_same_plan_on_other_tiers_beside_it(tmp_path, caps
     arguments = [*arguments[:-4], "--beside", "mmap", "--beside", "ram", "--plot", str(tmp_path / "b.svg")]
     assert cli.main(arguments) == 0, "the plan's own tier is drawn once"
     assert "<!-- mmap | ram -->" in (tmp_path / "b.svg").read_text()
+
+
+def test_a_curve_has_a_gap_where_samples_are_missing(tmp_path):
+    log = JsonLog(tmp_path / "run.jsonl")
+    log.begin()
+    for second in (0, 1, 2, 30, 31):
+        log.sample(Sample(time=1000.0 + second, held=10**8, rss=10**8, total=64 * 10**9))
+    log.close()
+    plan = memload.plan(memload.DatasetShape(100, {"x": ("float32", (8,))}), 10, ram="64GB", tier="mmap")
+    (axis,) = plan.plot(log=tmp_path / "run.jsonl").axes[:1]
+    curve = next(line for line in axis.lines if line.get_gid() == "held")
+    assert curve.get_xdata().tolist() == [0, 1, 2, 30, 30, 31]
+    assert np.isnan(curve.get_ydata()).tolist() == [False, False, False, True, False, False]
