@@ -77,7 +77,8 @@ class FirstGraphs:
     def __init__(self, kind: GraphBatches, graphs: int, share: float) -> None:
         self._kind, self._graphs, self._share = kind, graphs, share
         self._begins = _ends(kind)[: graphs + 1]
-        self._sizes = (self._begins.diff() * share).long().clamp(min=1)
+        whole = self._begins.diff()
+        self._sizes = torch.maximum((whole * share).long(), whole.clamp(max=1))
         self._ends = torch.cat([self._begins[:1], self._sizes.cumsum(0)])
         self._taken = {name: self._columns(value) for name, value in kind.attributes.items() if along_last(name)}
 
@@ -93,7 +94,7 @@ class FirstGraphs:
 
         It makes no array of eight bytes for each column, since the sample may fill the memory already.
         """
-        taken = index.reshape(-1, index.shape[-1])[0] < self._begins[-1]
+        taken = index[(0,) * (index.ndim - 1)] < self._begins[-1]
         wanted = math.ceil(int(torch.count_nonzero(taken)) * self._share)
         ends = range(len(taken) + 1)
         taken[bisect.bisect_left(ends, wanted, key=lambda end: int(torch.count_nonzero(taken[:end]))) :] = False

@@ -43,8 +43,8 @@ def left_by_last_batch(curve: Curve, times: float, full: Sequence[float], last: 
     """Return the bytes that the short last batch of an epoch leaves in the heap, beside a full batch.
 
     Tensors of a full batch may be too large for the heap, and those of a short one not: what is freed then stays there,
-    and tensors of the next full batch fit into about half of it. Of an MLP 267 MB stayed, and the next step took 78 MB
-    more than the one before.
+    and tensors of the next full batch use half of it, as `Each.peak` says. Of an MLP 267 MB stayed, and the next step
+    took 78 MB more than the one before.
 
     Args:
         curve: the bytes of a step.

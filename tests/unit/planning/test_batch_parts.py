@@ -21,7 +21,7 @@ from memload.planning.model_bytes import activation_bytes
 from memload.planning.steps import losses_of
 from memload.planning.variants import kind_of
 
-SIZES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=1, max_size=8)
+SIZES = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 60)), min_size=1, max_size=8)
 
 
 class Watched(nn.Module):
@@ -94,6 +94,14 @@ def test_a_graph_of_pytorch_geometric_without_a_batch_is_cut_and_labels_go_with_
     part = next(parts_of_kind(kind_of(joined))).sample
     assert part.num_graphs == 2
     assert part.num_nodes == len(part.batch) == int(part.ptr[-1])
+
+
+def test_graphs_without_nodes_stay_so():
+    whole = graph_batch([3000, 3000], [4000, 4000])._replace(ptr=torch.tensor([0, 0, 3000, 3000, 6000, 6000]))
+    first = next(parts_of_kind(kind_of(whole)))
+    assert first.counts == (2, 1024, first.counts[2])
+    assert first.sample.ptr.tolist() == [0, 0, 1024]
+    assert FirstGraphs(kind_of(whole), 5, 1.0).batches.counts == (5, 6000, 8000)
 
 
 def test_ragged_rows_are_cut_to_the_first():
