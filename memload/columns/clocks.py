@@ -44,10 +44,11 @@ def nanoseconds(seconds: Any, what: str) -> Nanoseconds:
     given = given.astype(np.float64)
     if (bad := ~np.isfinite(given)).any():
         where = np.flatnonzero(bad)
+        instead = ", or give a rate and a start" if what == "timestamps" else ""
         at = f" at position {where[0]:,}" if given.ndim else ""
         raise ValueError(
             f"{what}: {given.reshape(-1)[where[0]]} is no time{at}; {len(where):,} of {given.size:,} are not finite: "
-            "leave these rows out, or give a rate and a start"
+            f"leave these out{instead}"
         )
     if given.size and np.abs(given).max() * SECOND > _MOST:
         raise ValueError(f"{what}: times are seconds, and at most 146 years; got {given.reshape(-1)[0]}")

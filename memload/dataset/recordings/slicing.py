@@ -222,6 +222,10 @@ def _nothing(
     within: Intervals | None,
     request: SliceRequest,
 ) -> str:
+    if request.at is not None and not np.size(request.at):
+        return "at= has no starts: give at least one, in seconds"
+    if within is not None and not len(within):
+        return "within= has no intervals, so there are no slices"
     longest = {
         name: float((ends - begins).max() / SECOND) if len(ends) else 0.0 for name, (begins, ends) in pieces.items()
     }

@@ -102,7 +102,10 @@ class ZarrGroup:
         if kind == "group":
             return ZarrGroup(self.root, place)
         if kind == "array":
-            return ZarrDataset(self.root, place, stated)
+            try:
+                return ZarrDataset(self.root, place, stated)
+            except (KeyError, TypeError) as error:
+                raise FormatError(f"{self.root}: the metadata of {place!r} are damaged: {error!r}") from None
         raise KeyError(f"{self.root}: no {place!r}")
 
     def _linked(self, link: Mapping[str, Any]) -> Any:
@@ -114,6 +117,8 @@ class ZarrGroup:
             return ZarrGroup(root)[place]
         except KeyError:
             raise FormatError(f"its {link['name']!r} is a link to {place} of {root}, where there is nothing") from None
+        except RecursionError:
+            raise FormatError(f"its {link['name']!r} is a link to {place} of {root}, which leads back to it") from None
 
 
 class ZarrDataset:
@@ -207,6 +212,8 @@ def _json(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise FormatError(f"{path}: it should be JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: it should be an object of JSON, and is {type(found).__name__}")
     return found
 
 

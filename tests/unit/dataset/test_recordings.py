@@ -433,6 +433,8 @@ def test_a_recording_tells_what_it_has():
         ),
         (lambda: session().only("stim").slices(1, sampling="cubic"), r"sampling= is one of"),
         (lambda: session().only("stim").slices(-1), r"positive, got -1"),
+        (lambda: session().only("stim").slices(1, at=[]), r"at= has no starts"),
+        (lambda: session().only("stim").slices(1, within=Intervals([], [])), r"within= has no intervals"),
     ],
 )
 def test_bad_input_is_told(make, message):

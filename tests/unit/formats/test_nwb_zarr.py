@@ -106,7 +106,10 @@ def test_links_to_another_folder_are_followed_and_to_nothing_are_told(path, tmp_
     np.testing.assert_array_equal(rows_of(memload.open_nwb(path), "linked"), said["linked"])
     shutil.rmtree(path.parent / "other.nwb.zarr")
     assert "where there is no folder of Zarr" in memload.open_nwb(path).left_out["/acquisition/linked"]
-    links[0]["source"], links[0]["path"] = ".", "/acquisition/nothing"
+    links[0]["source"], links[0]["path"] = ".", "/acquisition/linked/data"
+    place.write_text(json.dumps(stated))
+    assert "which leads back to it" in memload.open_nwb(path).left_out["/acquisition/linked"]
+    links[0]["path"] = "/acquisition/nothing"
     place.write_text(json.dumps(stated))
     assert "'data' is a link to /acquisition/nothing" in memload.open_nwb(path).left_out["/acquisition/linked"]
 
@@ -120,6 +123,9 @@ def test_folders_that_are_no_recordings_are_refused(path, tmp_path, kind):
     with pytest.raises(KeyError, match=r"no series 'eye'; there are .*'wheel'"):
         memload.open_nwb(path, fields=["eye"])
     file = {"zarr2": ".zattrs", "zarr3": "zarr.json"}[kind]
+    (path / file).write_text("[1]")
+    with pytest.raises(memload.FormatError, match=r"it should be an object of JSON, and is list"):
+        memload.open_nwb(path)
     (path / file).write_text("{")
     with pytest.raises(memload.FormatError, match=r"it should be JSON"):
         memload.open_nwb(path)
