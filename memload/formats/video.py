@@ -40,14 +40,12 @@ class VideoHeader:
         frames: how many there are, as far as the container says it; 0 if it does not.
         seconds: the duration; 0 if it is not known.
         rate: frames in a second, on average; None if it is not known.
-        alone: whether the container has no other streams, such as audio, which could be longer.
     """
 
     size: tuple[int, int]
     frames: int
     seconds: float
     rate: Fraction | None
-    alone: bool
 
     @property
     def expected(self) -> int:
@@ -92,8 +90,7 @@ def read_video_header(path: Path) -> VideoHeader:
             seconds = stream.duration * stream.time_base
         rate = stream.average_rate or stream.guessed_rate
         context = stream.codec_context
-        alone = len(container.streams) == 1
-        return VideoHeader((context.height, context.width), stream.frames, float(seconds), rate, alone)
+        return VideoHeader((context.height, context.width), stream.frames, float(seconds), rate)
 
 
 class Video:

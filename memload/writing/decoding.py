@@ -118,7 +118,8 @@ def write_decoded(
     for file in left:
         check_absent(places[file.name])
     width = min(threads or cores, len(left))
-    with bar("write", sum(file.amount for file in left), options.progress, unit=unit) as shown:  # type: ignore[arg-type]
+    total = round(sum(file.amount for file in left)) or None
+    with bar("write", total, options.progress, unit=unit) as shown:
         task = Task(options, shown, max(1, cores // max(1, width)))
         if width:
             _side_by_side(left, places, task, width)
