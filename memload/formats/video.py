@@ -54,7 +54,7 @@ class VideoHeader:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class FrameForm:
     """The form in which frames are wanted.
 
     Attributes:
@@ -107,7 +107,7 @@ class Video:
         rotation: degrees by which frames are turned, which were not, since they are no quarter turns; 0 else.
     """
 
-    def __init__(self, path: Path, form: Pictures, rate: Fraction | None, threads: int) -> None:
+    def __init__(self, path: Path, form: FrameForm, rate: Fraction | None, threads: int) -> None:
         self.times: list[Fraction] = []
         self.rotation = 0
         self._path, self._form, self._rate, self._threads = path, form, rate, threads

@@ -22,7 +22,7 @@ from memload.formats.paths import PathLike, nothing_at, paths_of
 from memload.formats.recordings.found import Found
 from memload.formats.shards.rows import Rows
 from memload.formats.shards.staging import target_of
-from memload.formats.video import Pictures, Video, VideoHeader, is_video, read_video_header
+from memload.formats.video import FrameForm, Video, VideoHeader, is_video, read_video_header
 from memload.memory.guards import check_space
 from memload.writing.decoding import Options, Task, stamp_of, write_decoded
 from memload.writing.recordings import SetOf, codec_of, write_folder
@@ -85,7 +85,7 @@ def write_videos(
             'codec="auto" samples rows, which a video has only once it is decoded; name one, such as "lz4"'
         )
     check_known(codec, [FIELD])
-    form, at = Pictures(_sides(size), mode == "L"), None if rate is None else fraction(rate, "rate=")
+    form, at = FrameForm(_sides(size), mode == "L"), None if rate is None else fraction(rate, "rate=")
     places = paths_of(sources)
     for place in places:
         if not place.is_file():
@@ -114,7 +114,7 @@ class VideoFile:
 
     path: Path
     header: VideoHeader
-    form: Pictures
+    form: FrameForm
     rate: Fraction | None
 
     @property
