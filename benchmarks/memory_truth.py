@@ -160,12 +160,16 @@ def table(page: Path, kept: Path) -> None:
     page.write_text("\n".join([before + BEGIN, "", *head, *rows, "", END + after]))
 
 
-def kept_rows(bench: Bench, measured: list[Case]) -> list[dict[str, Any]]:
-    """The rows of cases that exist and were not measured this time."""
-    path = bench.args.out or RESULTS / f"{bench.name}.json"
-    others = {case.name for case in CASES} - {case.name for case in measured}
+def save(bench: Bench) -> None:
+    """Keeps the rows so far beside those of cases that exist and were not measured this time."""
+    measured, path = bench.figures, bench.args.out or RESULTS / f"{bench.name}.json"
+    order = [case.name for case in CASES]
+    others = set(order) - {row["case"] for row in measured}
     rows = json.loads(path.read_text())["figures"] if path.exists() else []
-    return [row for row in rows if row["case"] in others]
+    kept = [*(row for row in rows if row["case"] in others), *measured]
+    bench.figures = sorted(kept, key=lambda row: order.index(row["case"]))
+    bench.save()
+    bench.figures = measured
 
 
 def main() -> None:
@@ -183,13 +187,10 @@ def main() -> None:
         return
     bench = Bench(args)
     chosen = [case for case in CASES if case.name.startswith(tuple(args.only)) and (case.quick or not args.quick)]
-    before = kept_rows(bench, chosen)
     for case in chosen:
         with tempfile.TemporaryDirectory(prefix="memload-truth-", dir=args.cache) as folder:
             add(bench, case, Path(folder))
-    order = [case.name for case in CASES]
-    bench.figures = sorted([*before, *bench.figures], key=lambda row: order.index(row["case"]))
-    bench.save()
+        save(bench)
 
 
 if __name__ == "__main__":
