@@ -7,7 +7,6 @@ import json
 import math
 import numbers
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from memload.columns.fields import check_name
 from memload.columns.numbers import kind
+from memload.formats.cells import values_of
 from memload.formats.packages import package
 
 Columns = dict[str, list[int] | list[float] | list[bool] | list[str]]
@@ -24,8 +24,6 @@ Columns = dict[str, list[int] | list[float] | list[bool] | list[str]]
 KEYS = ("file", "file_name", "stem", "filename", "filepath", "image", "image_path", "image_name", "key")
 _MOST_NAMED = 12  # columns
 _RESERVED = ("image", "mask", "file")
-_WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
-_NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -78,13 +76,12 @@ def read_table(given: Any, image_column: str | None = None) -> Table:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{name}: its columns have different lengths: {lengths}")
     keys = tuple(_key(name, key, number, cell) for number, cell in enumerate(columns.pop(key)))
-    typed = _typed if path is not None and _is_csv(path) else _as_given
-    return Table(
-        name,
-        keys,
-        {one: typed(f"{name}: column {one!r}", cells) for one, cells in columns.items()},
-        None if path is None else path.absolute().parent,
-    )
+    texts = path is not None and _is_csv(path)
+    typed = {
+        one: values_of(cells) if texts else _as_given(f"{name}: column {one!r}", cells)
+        for one, cells in columns.items()
+    }
+    return Table(name, keys, typed, None if path is None else path.absolute().parent)
 
 
 def _is_csv(path: Path) -> bool:
@@ -252,14 +249,3 @@ def _as_given(where: str, cells: Sequence[Any]) -> Any:
 
 def _missing(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
-
-
-def _typed(_: str, cells: Sequence[str]) -> Any:
-    """Return the cells of a column of texts as numbers, if all of them are."""
-    bare = [cell.strip() for cell in cells]
-    if all(_WHOLE.fullmatch(cell) for cell in bare) and all(_LEAST <= int(cell) <= _MOST for cell in bare):
-        return [int(cell) for cell in bare]
-    rounded = any(_WHOLE.fullmatch(cell) and int(cell) != float(cell) for cell in bare)  # long numbers are text
-    if any(bare) and not rounded and all(not cell or _NUMBER.fullmatch(cell) for cell in bare):
-        return [float(cell) if cell else math.nan for cell in bare]
-    return list(cells)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from memload.columns.clocks import SLACK
 from memload.columns.intervals import Intervals
 from memload.errors import FormatError
+from memload.formats.cells import number_of, values_of
 from memload.formats.nifti import is_compressed, is_nifti, nifti_name
 
 LONG_NAMES = {"subject": "sub", "session": "ses", "acquisition": "acq", "reconstruction": "rec", "direction": "dir"}
@@ -209,10 +211,11 @@ def read_events(path: Path, start: float, stop: float) -> Events:
     """Return the events in a .tsv file that a run from `start` to `stop` contains, at least in part.
 
     An event without a duration, or one of 0, is an interval of a microsecond; the column "duration" keeps what the
-    file says, NaN for "n/a". Columns are int64, float64 or texts.
+    file says, NaN for "n/a". Columns are int64, float64 or texts, as in `values_of`.
 
     Raises:
-        FormatError: onset or duration are missing or no numbers, a duration is negative, or no event lies in the run.
+        FormatError: onset or duration are missing or no numbers, a duration is negative, no event lies in the run, two
+            columns have one name, or a line is no row of the table.
     """
     lines, columns = _table(path)
     onset = _seconds(path, lines, columns, "onset")
@@ -239,38 +242,54 @@ def read_events(path: Path, start: float, stop: float) -> Events:
 def _table(path: Path) -> tuple[list[int], dict[str, list[str]]]:
     """Return the number of the line of each row, and the cells of each column by its name."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [(number, row) for number, row in enumerate(csv.reader(file, delimiter="\t"), 1) if any(row)]
-    except (csv.Error, UnicodeDecodeError) as error:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise FormatError(f"{path}: no table of texts with tabs between them: {error}") from error
-    names = [cell.strip() for cell in rows[0][1]] if rows else []
-    for name in ("onset", "duration"):
-        if name not in names:
-            hint = "; are its cells parted by tabs?" if len(names) == 1 else ""
-            raise FormatError(f"{path}: no column {name!r}; its columns are {names}{hint}")
+    split = ((number, _cells(path, number, line)) for number, line in enumerate(text.split("\n"), 1))
+    rows = [(number, row) for number, row in split if any(row)]
+    names = rows[0][1] if rows else []
+    _check_names(path, names)
     for number, row in rows[1:]:
         if len(row) != len(names):
             raise FormatError(f"{path}: line {number} has {len(row)} cells, expected {len(names)}: {', '.join(names)}")
-    columns = {name: [row[place].strip() for _, row in rows[1:]] for place, name in enumerate(names)}
+    columns = {name: [row[place] for _, row in rows[1:]] for place, name in enumerate(names)}
     return [number for number, _ in rows[1:]], columns
+
+
+def _cells(path: Path, number: int, line: str) -> list[str]:
+    """Return the cells of a line; one that begins with a double quote may hold tabs, and ends with another."""
+    if '"' not in line:
+        return [cell.strip() for cell in line.split("\t")]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter="\t", strict=True))]
+    except csv.Error as error:
+        raise FormatError(
+            f"{path}: line {number}: {line[:80]!r} has a cell that begins with a double quote; expected one at its "
+            "end, too, and double quotes within it twice"
+        ) from error
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    for name in ("onset", "duration"):
+        if name not in names:
+            hint = "; are its cells parted by tabs?" if len(names) == 1 else ""
+            raise FormatError(f"{path}: no column {name!r}; its columns are {[*names]}{hint}")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise FormatError(f"{path}: several columns are named {twice[0]!r}; its columns are {[*names]}")
 
 
 def _seconds(path: Path, lines: Sequence[int], columns: Mapping[str, list[str]], name: str) -> NDArray[np.float64]:
     values = np.empty(len(lines))
     for row, cell in enumerate(columns[name]):
-        try:
-            values[row] = math.nan if cell in _NOTHING else float(cell)
-        except ValueError:
-            raise FormatError(f"{path}: line {lines[row]}: its {name} is {cell!r}; expected seconds") from None
+        value = math.nan if cell in _NOTHING else number_of(cell)
+        if value is None:
+            raise FormatError(f"{path}: line {lines[row]}: its {name} is {cell!r}; expected seconds")
+        values[row] = value
     return values
 
 
 def _values(cells: Sequence[str]) -> NDArray[Any]:
     """Return the cells of a column as int64 or float64 if all are numbers, and as texts otherwise."""
-    for dtype, read in ((np.int64, int), (np.float64, lambda cell: math.nan if cell in _NOTHING else float(cell))):
-        try:
-            if any(cell not in _NOTHING for cell in cells):
-                return np.array([read(cell) for cell in cells], dtype=dtype)
-        except (ValueError, OverflowError):
-            continue
-    return np.array(cells, dtype=object)
+    values = values_of(["" if cell in _NOTHING else cell for cell in cells])
+    return np.array(cells, dtype=object) if not values or isinstance(values[0], str) else np.array(values)

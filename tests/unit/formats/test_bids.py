@@ -101,6 +101,11 @@ def test_times_of_volumes_are_taken_as_they_are(tmp_path):
         ([("zero", "1", "go", "1")], r"line 2: its onset is 'zero'; expected seconds"),
         ([("n/a", "1", "go", "1")], r"line 2: its onset is 'n/a'; expected seconds"),
         ([("0", "1", "go", "1"), ("3", "-1", "go", "1")], r"line 3: its duration is -1 s"),
+        ([("1_0", "1", "go", "1")], r"line 2: its onset is '1_0'; expected seconds"),
+        ([("\u0661", "1", "go", "1")], r"line 2: its onset is '\u0661'; expected seconds"),
+        ([("1", "infinity", "go", "1")], r"line 2: its duration is 'infinity'; expected seconds"),
+        ([("1", "1", '"go', "1"), ("2", "1", "stop", "2")], r"line 2: .* begins with a double quote; expected one at"),
+        ([("1", "1", '"go"!', "1")], r"line 2: .* begins with a double quote; expected one at its end"),
         ([("0", "1", "go")], r"line 2 has 3 cells, expected 4: onset, duration, trial_type, score"),
         (
             [("4000", "1", "go", "1")],
@@ -113,6 +118,40 @@ def test_damaged_events_are_told(tmp_path, rows, message):
     path = events(root / "sub-01/func/sub-01_task-rest_events.tsv", *rows)
     with pytest.raises(memload.FormatError, match=f"{path}: {message}"):
         memload.open_bids(root)
+
+
+def columns_of(root, text):
+    (root / "sub-01/func/sub-01_task-rest_events.tsv").write_text(text)
+    (run,) = memload.open_bids(root).values()
+    return run.intervals["events"].columns
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (("1_1", "1_2", "2_1"), ["1_1", "1_2", "2_1"]),
+        (("0012", "7", "8"), ["0012", "7", "8"]),
+        (("\u0661", "\u0662", "3"), ["\u0661", "\u0662", "3"]),
+        (("infinity", "1", "2"), ["infinity", "1", "2"]),
+        (("12345678901234567", "n/a", "1"), ["12345678901234567", "n/a", "1"]),
+        (("n/a", "n/a", ""), ["n/a", "n/a", ""]),
+        (("1", "-2", "0"), [1, -2, 0]),
+        (("1.5", "2", "-.5e1"), [1.5, 2.0, -5.0]),
+        (('"a\tb"', '"say ""go"""', 'a"b'), ["a\tb", 'say "go"', 'a"b']),
+    ],
+)
+def test_cells_are_numbers_only_where_they_are_written_as_such(tmp_path, cells, expected):
+    root = bids(tmp_path / "ds", subjects=("01",), tasks=("rest",))
+    rows = "".join(f"0{number}.50\t1\t{cell}\n" for number, cell in enumerate(cells, 1))
+    found = columns_of(root, f"onset\tduration\tx\n{rows}")["x"]
+    assert found.tolist() == expected
+    assert found.dtype == (object if isinstance(expected[0], str) else np.array(expected).dtype)
+
+
+def test_two_columns_of_one_name_are_told(tmp_path):
+    root = bids(tmp_path / "ds", subjects=("01",), tasks=("rest",))
+    with pytest.raises(memload.FormatError, match=r"several columns are named 'x'; .* 'x', 'x'\]"):
+        columns_of(root, "onset\tduration\tx\tx\n1\t1\ta\tb\n")
 
 
 def test_events_outside_of_the_run_are_left_out_and_told(tmp_path):
