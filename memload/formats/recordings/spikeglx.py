@@ -4,11 +4,13 @@
     NAME.ap.meta    a line KEY=VALUE each
 
 Channels of one kind are a field that is read in place. Gains: volts = value x range / largest integer / gain. The keys
-are those of https://billkarsh.github.io/SpikeGLX/, "Metadata Guide".
+are those of https://billkarsh.github.io/SpikeGLX/, "Metadata Guide"; fixed gains are those of the probes' tables in
+its sources, https://github.com/billkarsh/SpikeGLX, Src-imro.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from memload._core import Column, Storage
 from memload.columns.clocks import Clock
 from memload.columns.fields import Field
 from memload.errors import FormatError
+from memload.formats.cells import number_of
 from memload.formats.recordings.found import Found
 
 _STREAMS = {  # by `typeThis`: the key of how many channels of each kind there are, and the kinds
@@ -27,8 +30,15 @@ _STREAMS = {  # by `typeThis`: the key of how many channels of each kind there a
     "nidq": ("snsMnMaXaDw", ("mn", "ma", "xa", "digital")),
 }
 _RATES = {"imec": "imSampRate", "obx": "obSampRate", "nidq": "niSampRate"}
-_NEUROPIXELS_2 = ("21", "24")  # whose tables of channels have no gains
-_GAIN_OF_NEUROPIXELS_2 = 80.0
+_FIXED = {  # by `imDatPrb_type`: the gain and the largest integer of probes whose tables of channels have no gains
+    **dict.fromkeys(("21", "2000", "24", "2010"), (80.0, 8192)),
+    **dict.fromkeys(("2003", "2004", "2005", "2006", "2013", "2014"), (100.0, 2048)),  # Neuropixels 2.0
+    **dict.fromkeys(("2020", "2021", "2022"), (100.0, 2048)),  # of four shanks that are read at once
+    **dict.fromkeys(("3010", "3011", "3020", "3021", "3022"), (100.0, 2048)),  # NXT
+}
+_LARGEST_OF_CARDS = 32768
+_WITH_GAINS = re.compile("0|1|1[0-9]{3}|3000", re.ASCII)  # types of probes whose tables have the gains of each channel
+_GAIN_AT = {"ap": 3, "lf": 4}  # in an entry of such a table
 
 
 def is_spikeglx(path: Path) -> bool:
@@ -55,7 +65,7 @@ def read_spikeglx(path: Path, wanted: Sequence[str] | None = None) -> Found:
         if not one.is_file():
             raise FileNotFoundError(f"{one}: no such file; SpikeGLX writes a .bin and a .meta file of one name")
     meta = _Meta.read(described)
-    channels, stride = meta.channels, 2 * meta.number("nSavedChans")
+    channels, stride = meta.channels, 2 * meta.count("nSavedChans")
     if sum(channels.values()) * 2 != stride:
         raise FormatError(f"{described}: nSavedChans is {stride // 2}, and the channels by kind are {channels}")
     rows, rest = divmod(data.stat().st_size, stride)
@@ -81,7 +91,7 @@ def read_spikeglx(path: Path, wanted: Sequence[str] | None = None) -> Found:
 def _describe(found: Found, kind: str, meta: _Meta) -> None:
     """Give the channels of a kind their clock and scale."""
     volts = kind not in ("sync", "digital")
-    found.clocks[kind] = Clock(rate=meta.real(_RATES[meta.stream]), unit="V" if volts else "")
+    found.clocks[kind] = Clock(rate=meta.above_zero(_RATES[meta.stream]), unit="V" if volts else "")
     if not volts:
         return
     gains = meta.gains(kind)
@@ -127,24 +137,41 @@ class _Meta(dict[str, str]):
     def volts(self) -> float:
         """The volts of the integer 1 at gain 1."""
         prefix = {"imec": "im", "obx": "ob", "nidq": "ni"}[self.stream]
-        probe = 8192 if self.get("imDatPrb_type") in _NEUROPIXELS_2 else 512
-        largest = {"imec": probe, "obx": 32768, "nidq": 32768}[self.stream]  # where no key says it
-        return self.real(f"{prefix}AiRangeMax") / float(self.get(f"{prefix}MaxInt", largest))
+        if (key := f"{prefix}MaxInt") in self:
+            largest = self.above_zero(key)
+        else:
+            largest = _FIXED.get(self.get("imDatPrb_type", ""), (0, 512))[1] if prefix == "im" else _LARGEST_OF_CARDS
+        return self.above_zero(f"{prefix}AiRangeMax") / largest
 
     def gains(self, kind: str) -> set[float]:
         """The gains that channels of a kind have."""
         if self.stream == "obx" or kind == "xa":
             return {1.0}
         if self.stream == "nidq":
-            return {self.real({"mn": "niMNGain", "ma": "niMAGain"}[kind])}
+            return {self.above_zero({"mn": "niMNGain", "ma": "niMAGain"}[kind])}
         if (key := f"imChan0{kind}Gain") in self:
-            return {self.real(key)}
-        if self.get("imDatPrb_type") in _NEUROPIXELS_2:
-            return {_GAIN_OF_NEUROPIXELS_2}
+            return {self.above_zero(key)}
+        probe = self.get("imDatPrb_type", "0")  # older files have none
+        if probe in _FIXED:
+            return {_FIXED[probe][0]}
+        if not _WITH_GAINS.fullmatch(probe):
+            raise FormatError(
+                f"{self.path}: imDatPrb_type is {probe!r}, a probe whose gain memload does not know, and there is no "
+                f"{key}, which states it"
+            )
+        return self._gains_of_channels(_GAIN_AT[kind])
+
+    def _gains_of_channels(self, place: int) -> set[float]:
+        """The gains in the entries (channel bank reference ap lf ...) of imroTbl."""
         entries = [entry.split() for entry in re.findall(r"\(([^()]*)\)", self.text("imroTbl"))[1:]]
-        if not entries or any(len(entry) < 5 for entry in entries):
-            raise FormatError(f"{self.path}: imroTbl has no gains of channels: {self['imroTbl'][:60]!r}")
-        return {float(entry[{"ap": 3, "lf": 4}[kind]]) for entry in entries}
+        gains = {number_of(entry[place]) if len(entry) >= 5 else None for entry in entries}
+        found = {gain for gain in gains if gain is not None and 0 < gain < math.inf}
+        if not found or found != gains:
+            raise FormatError(
+                f"{self.path}: imroTbl is {self['imroTbl'][:60]!r}, without gains of channels; expected entries such "
+                "as (0 0 0 500 250 1), with the gains of AP and LF at their fourth and fifth place"
+            )
+        return found
 
     def text(self, key: str) -> str:
         """The value of a key. Raises FormatError if there is none."""
@@ -152,13 +179,16 @@ class _Meta(dict[str, str]):
             raise FormatError(f"{self.path}: no {key}; is it a .meta file of SpikeGLX? Its keys are {[*self][:8]}")
         return self[key]
 
-    def real(self, key: str) -> float:
-        """The value of a key that is a number; raises as `text`, or if it is none."""
-        try:
-            return float(self.text(key))
-        except ValueError:
-            raise FormatError(f"{self.path}: {key} is {self[key]!r}, no number") from None
+    def above_zero(self, key: str) -> float:
+        """The value of a key that is a number above 0. Raises as `text`, or FormatError if it is none."""
+        value = number_of(self.text(key))
+        if value is None or not 0 < value < math.inf:
+            raise FormatError(f"{self.path}: {key} is {self[key]!r}; expected a number above 0")
+        return value
 
-    def number(self, key: str) -> int:
-        """The value of a key that is a whole number; raises as `real`."""
-        return int(self.real(key))
+    def count(self, key: str) -> int:
+        """The value of a key that is a whole number above 0. Raises as `above_zero`."""
+        value = self.above_zero(key)
+        if value != int(value):
+            raise FormatError(f"{self.path}: {key} is {self[key]!r}; expected a whole number")
+        return int(value)

@@ -85,6 +85,32 @@ def test_gains_of_other_probes_and_cards(tmp_path):
     np.testing.assert_array_equal(session.fields["xa"].gather([7, 3]), rows[[7, 3], 1:3])
 
 
+@pytest.mark.parametrize("reference", [0, 3])
+@pytest.mark.parametrize(
+    ("kind", "part", "gain"),
+    [
+        (24, "NP2010", 80),
+        (2003, "NP2003", 100),
+        (2013, "NP2013", 100),
+        (2013, "NP2014", 100),
+        (2014, "NP2014", 100),
+        (2020, "NP2020", 100),
+    ],
+)
+def test_the_gain_of_neuropixels_2_is_that_of_neo_and_no_reference(tmp_path, kind, part, gain, reference):
+    table = "".join(f"({channel} 0 1 {reference} {channel})" for channel in range(4))
+    keys = {"imDatPrb_type": kind, "imDatPrb_pn": part, "~imroTbl": f"({kind},4){table}"}
+    path, _ = probe(tmp_path, imMaxInt=2048, imAiRangeMax=0.62, **keys)
+    mine = memload.open_spikeglx(path).casts["ap"].scale
+    assert mine == pytest.approx(0.62 / 2048 / gain)
+    theirs = SpikeGLXRawIO(str(tmp_path))
+    theirs.parse_header()
+    microvolts = theirs.rescale_signal_raw_to_float(np.ones((1, 1), np.int16), "float64", 0, [0])
+    assert mine == pytest.approx(float(microvolts[0, 0]) * 1e-6)
+    path, _ = probe(tmp_path, imMaxInt=2048, imAiRangeMax=0.62, imChan0apGain=90, **keys)
+    assert memload.open_spikeglx(path).casts["ap"].scale == pytest.approx(0.62 / 2048 / 90)
+
+
 def test_what_does_not_fit_is_told(tmp_path):
     path, rows = probe(tmp_path, gains=(500, 500, 250, 500))
     assert "channels differ in gain ([250.0, 500.0])" in memload.open_spikeglx(path).left_out["gains of ap"]
@@ -98,8 +124,18 @@ def test_what_does_not_fit_is_told(tmp_path):
         ({"typeThis": "x"}, "typeThis is 'x'; known are imec, obx, nidq"),
         ({"snsApLfSy": "4,1"}, "snsApLfSy is '4,1'; expected a number for each of ap, lf, sync"),
         ({"snsApLfSy": "3,0,1"}, "nSavedChans is 5, and the channels by kind are"),
-        ({"imSampRate": "fast"}, "imSampRate is 'fast', no number"),
-        ({"~imroTbl": "(0,4)"}, "imroTbl has no gains"),
+        ({"imSampRate": "fast"}, r"imec0\.ap\.meta: imSampRate is 'fast'; expected a number above 0"),
+        ({"imSampRate": 0}, r"imec0\.ap\.meta: imSampRate is '0'; expected a number above 0"),
+        ({"imMaxInt": "x"}, r"imec0\.ap\.meta: imMaxInt is 'x'; expected a number above 0"),
+        ({"imMaxInt": 0}, r"imec0\.ap\.meta: imMaxInt is '0'; expected a number above 0"),
+        ({"imAiRangeMax": "nan"}, "imAiRangeMax is 'nan'; expected a number above 0"),
+        ({"nSavedChans": "5.5"}, r"nSavedChans is '5\.5'; expected a whole number"),
+        ({"~imroTbl": "(0,4)"}, r"imroTbl is '\(0,4\)', without gains of channels; expected entries"),
+        ({"gains": (500, 0, 500, 500)}, "imroTbl is .*, without gains of channels"),
+        (
+            {"imDatPrb_type": 4711},
+            "imDatPrb_type is '4711', a probe whose gain .*, and there is no imChan0apGain",
+        ),
     ):
         path, _ = probe(tmp_path, **keys)
         with pytest.raises(memload.FormatError, match=message):
