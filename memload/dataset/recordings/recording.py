@@ -18,7 +18,7 @@ from memload.columns.ragged_fields import RaggedField
 from memload.columns.spikes import Spikes
 from memload.dataset.dataset import Dataset
 from memload.dataset.recordings.grids import Sampling, SliceRequest
-from memload.dataset.recordings.slicing import sliced
+from memload.dataset.recordings.slicing import pieces_of, sliced
 from memload.formats.ragged_arrays import field_of
 
 Track = Field | Spikes
@@ -198,10 +198,7 @@ class Recording:
 
     def pieces(self, name: str) -> tuple[Nanoseconds, Nanoseconds]:
         """Return the beginning and the end of each piece of time without a gap of a field: nanoseconds, int64 (n,)."""
-        one = self.fields[name]
-        if isinstance(one, Spikes):
-            return np.array([one.begin]), np.array([one.end])
-        return self.clocks[name].pieces(one.rows)
+        return pieces_of(self.fields[name], self.clocks.get(name))
 
     def _span(self, name: str) -> tuple[int, int]:
         begins, ends = self.pieces(name)
@@ -253,20 +250,24 @@ class Recording:
         begins, _ = clock.pieces(one.rows)
         start, stop = (time / SECOND for time in self._span(name))
         about = "" if clock.is_regular else "about "
-        gaps = f", {len(begins) - 1:,} gap{'s' * (len(begins) != 2)}" if len(begins) > 1 else ""
         unit = f", {clock.unit}" if clock.unit else ""
         if name in self.casts:
             unit += f" after a cast with scale={self.casts[name].scale:g}, offset={self.casts[name].offset or 0:g}"
-        return f"{about}{clock.hertz:g} Hz, {start:.1f} to {stop:.1f} s{gaps}, {one.rows:,} rows{unit}"
+        return f"{about}{clock.hertz:g} Hz, {start:.1f} to {stop:.1f} s{_gaps(begins)}, {one.rows:,} rows{unit}"
 
     def _of_spikes(self, one: Spikes) -> str:
         silent = f", {one.silent:,} of them silent" if one.silent else ""
-        begin, end = one.begin / SECOND, one.end / SECOND
-        return f"{len(one):,} spikes of {len(one.names):,} units{silent}, {begin:.1f} to {end:.1f} s"
+        lost = f", and {one.units.lost:,} times that are no numbers, left out" if one.units.lost else ""
+        begin, end, gaps = one.begin / SECOND, one.end / SECOND, _gaps(one.pieces[0])
+        return f"{len(one):,} spikes of {len(one.names):,} units{silent}, {begin:.1f} to {end:.1f} s{gaps}{lost}"
 
 
 def _unpickled(tracks: Mapping[str, Any], *others: Any) -> Recording:
     return Recording({name: _track(name, one) for name, one in tracks.items()}, *others)
+
+
+def _gaps(begins: Nanoseconds) -> str:
+    return f", {len(begins) - 1:,} gap{'s' * (len(begins) != 2)}" if len(begins) > 1 else ""
 
 
 def _of_table(table: Intervals) -> str:

@@ -37,6 +37,9 @@ def sliced(
     """Return the dataset of `Recording.slices`, described there."""
     request.check_names(fields)
     _check_columns(fields, within, request.columns)
+    for name, one in fields.items():
+        if isinstance(one, Field) and not one.rows:
+            raise ValueError(f"field {name!r} has no rows, and so no slices: choose the others by Recording.only")
     grids = {name: grid_of(name, one, clocks.get(name), request) for name, one in fields.items()}
     if within is not None:
         within.check_apart("intervals that slices are cut from")
@@ -108,7 +111,7 @@ def _chosen(
     within: Intervals | None,
     request: SliceRequest,
 ) -> Chosen:
-    pieces = {name: _pieces(one, clocks.get(name)) for name, one in fields.items()}
+    pieces = {name: pieces_of(one, clocks.get(name)) for name, one in fields.items()}
     ranges = _allowed(within, pieces, grids, request)
     if request.at is not None:
         found = _at(nanoseconds(request.at, "at="), ranges, within, request)
@@ -121,10 +124,10 @@ def _chosen(
     return found
 
 
-def _pieces(one: Field | Spikes, clock: Clock | None) -> tuple[Nanoseconds, Nanoseconds]:
-    """The pieces of time that a field covers."""
+def pieces_of(one: Field | Spikes, clock: Clock | None) -> tuple[Nanoseconds, Nanoseconds]:
+    """Return the beginning and the end of each piece of time that a field covers: nanoseconds, int64 (n,)."""
     if isinstance(one, Spikes):
-        return np.array([one.begin]), np.array([one.end])
+        return one.pieces
     assert clock is not None
     return clock.pieces(one.rows)
 
@@ -134,8 +137,8 @@ def _around(within: Intervals | None, pieces: Mapping[str, tuple[Nanoseconds, Na
     if within is not None:
         order = np.argsort(within.begins, kind="stable")
         return Ranges(within.begins[order], within.ends[order], order)
-    low = max((int(begins[0]) for begins, _ in pieces.values() if len(begins)), default=0)
-    high = min((int(ends[-1]) if len(ends) else low for _, ends in pieces.values()), default=0)
+    low = max(int(begins[0]) for begins, _ in pieces.values())
+    high = min(int(ends[-1]) for _, ends in pieces.values())
     return Ranges(np.array([low]), np.array([high]), np.array([0]))
 
 
@@ -226,13 +229,10 @@ def _nothing(
         return "at= has no starts: give at least one, in seconds"
     if within is not None and not len(within):
         return "within= has no intervals, so there are no slices"
-    longest = {
-        name: float((ends - begins).max() / SECOND) if len(ends) else 0.0 for name, (begins, ends) in pieces.items()
-    }
+    longest = {name: float((ends - begins).max() / SECOND) for name, (begins, ends) in pieces.items()}
     shortest = min(longest, key=lambda name: longest[name])
     spans = ", ".join(
-        f"{name} {begins[0] / SECOND:.3f} to {ends[-1] / SECOND:.3f} s" if len(begins) else f"{name} has no rows"
-        for name, (begins, ends) in pieces.items()
+        f"{name} {begins[0] / SECOND:.3f} to {ends[-1] / SECOND:.3f} s" for name, (begins, ends) in pieces.items()
     )
     offsets = [grid.offset / SECOND for grid in grids.values()]
     inside = ""
@@ -256,15 +256,11 @@ def _columns(
     if isinstance(one, Spikes):
         counts = _core.EventCounts([one.events], len(one.names), chosen.native, grid.native)
         yield name, Field(torch.int16, (grid.samples, len(one.names)), counts)
-        clock = Clock(timestamps=[one.begin / SECOND])
-        native = _core.Clock.at_times(np.array([one.begin]), one.end - one.begin, one.end - one.begin)
-        rows = 1
     else:
         assert clock is not None
-        native, rows = clock.native(one.rows), one.rows
-        yield name, _slices(one, native, grid, chosen, request.sampling_of(name), pad=request.pad)
+        yield name, _slices(one, clock.native(one.rows), grid, chosen, request.sampling_of(name), pad=request.pad)
     if request.pad:
-        yield f"{name}_mask", _mask(native, rows, grid, chosen)
+        yield f"{name}_mask", _mask(pieces_of(one, clock), grid, chosen)
 
 
 def _listed(name: str, one: Spikes, grid: Grid, chosen: Chosen, *, pad: bool) -> Iterator[tuple[str, Field]]:
@@ -280,11 +276,15 @@ def _listed(name: str, one: Spikes, grid: Grid, chosen: Chosen, *, pad: bool) ->
 def _spans(one: Spikes, grid: Grid, chosen: Chosen) -> Any:
     """From when to when spikes were recorded in each slice, in seconds from its beginning: float64 (n, 2)."""
     offset, duration = grid.window
-    begins = chosen.starts + offset
-    edges = np.stack([np.full_like(begins, one.begin), np.full_like(begins, one.end)], axis=1)
+    starts = chosen.starts + offset
+    lows, highs = starts, starts + duration
     if len(chosen.lows):
-        edges = np.stack([np.maximum(edges[:, 0], chosen.lows), np.minimum(edges[:, 1], chosen.highs)], axis=1)
-    inside = np.clip(edges - begins[:, None], 0, duration)
+        lows, highs = np.maximum(lows, chosen.lows), np.minimum(highs, chosen.highs)
+    begins, ends = one.pieces
+    first = np.minimum(np.searchsorted(ends, lows, side="right"), len(ends) - 1)  # that ends in the slice, or later
+    last = np.maximum(np.searchsorted(begins, highs) - 1, 0)  # that begins in the slice, or before
+    edges = np.stack([np.maximum(begins[first], lows), np.minimum(ends[last], highs)], axis=1)
+    inside = np.clip(edges - starts[:, None], 0, duration)
     return np.maximum(inside, inside[:, :1]) / SECOND  # a slice that lies elsewhere has a span of no length
 
 
@@ -305,11 +305,18 @@ def _zeros(one: Field) -> Field:
     return Field(one.dtype, one.shape, _core.Column(one.row_bytes, [(storage, 0, 1, one.row_bytes)]))
 
 
-def _mask(clock: _core.Clock, rows: int, grid: Grid, chosen: Chosen) -> Field:
-    memory = np.array([1, 0], dtype=np.uint8)
+def _mask(pieces: tuple[Nanoseconds, Nanoseconds], grid: Grid, chosen: Chosen) -> Field:
+    """Whether each sample lies in one of these pieces of time."""
+    begins, ends = pieces
+    apart = begins[1:] > ends[:-1]
+    begins, ends = begins[np.append(True, apart)], ends[np.append(apart, True)]
+    edges = np.stack([begins, ends], axis=1).reshape(-1)  # a piece begins, ends, the next one begins, and so on
+    memory = np.zeros(len(edges) + 1, dtype=np.uint8)
+    memory[:-1:2] = 1
     storage = _core.Storage.borrow(memory, memory.ctypes.data, memory.nbytes, "a mask")
-    flags = _core.Column(1, [(storage, 0, rows, 0), (storage, 1, 1, 1)])  # one True, repeated, and a False
-    column = _core.Slices(flags, [(clock, 0, rows)], chosen.native, grid.native, "previous", "U8")
+    flags = _core.Column(1, [(storage, 0, len(memory), 1)])
+    clock = _core.Clock.at_times(edges, 1, max(1, int(np.diff(edges).max(initial=1))))
+    column = _core.Slices(flags, [(clock, 0, len(edges))], chosen.native, grid.native, "previous", "U8")
     return Field(torch.bool, (grid.samples,), column)
 
 

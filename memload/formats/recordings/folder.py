@@ -88,12 +88,16 @@ def _of_clock(clock: Clock, place: str, arrays: Arrays) -> dict[str, Any]:
 
 
 def _of_spikes(spikes: Spikes, place: str, arrays: Arrays) -> dict[str, Any]:
-    names, times = spikes.units
+    names, times, _ = spikes.units
     arrays[f"{place}/times"] = np.concatenate(times)
     arrays[f"{place}/counts"] = np.array([len(one) for one in times], dtype=np.int64)
     plain = [one.item() if hasattr(one, "item") else one for one in names]
     texts = [one if isinstance(one, int | str) else str(one) for one in plain]
-    return {"spikes": place, "begin": spikes.begin, "end": spikes.end, "units": texts}
+    entry: dict[str, Any] = {"spikes": place, "begin": spikes.begin, "end": spikes.end, "units": texts}
+    if len(spikes.pieces[0]) > 1:
+        entry["pieces"] = f"{place}/pieces"
+        arrays[f"{place}/pieces"] = np.stack(spikes.pieces)
+    return entry
 
 
 def _of_table(table: Intervals, place: str, arrays: Arrays) -> dict[str, Any]:
@@ -167,7 +171,8 @@ def _document(path: Path) -> dict[str, Any]:
 def _add(found: Found, path: Path, name: str, entry: Mapping[str, Any]) -> None:
     if "spikes" in entry:
         units = functools.partial(_units, path, entry["spikes"], tuple(entry["units"]))
-        found.fields[name] = Spikes.at_nanoseconds(units, int(entry["begin"]), int(entry["end"]))
+        begins, ends = _array(path, entry["pieces"]) if "pieces" in entry else (int(entry["begin"]), int(entry["end"]))
+        found.fields[name] = Spikes.at_nanoseconds(units, begins, ends)
         return
     fields = open_set(_inside(path, entry["folder"]))
     if list(fields) != [name]:

@@ -2,6 +2,7 @@
 
 import pickle
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,10 +13,16 @@ from slice_reference import drawn, listed, ns
 from torch.utils.data import DataLoader
 
 import memload
-from memload import Cast, FastLoader, Spikes
+from memload import Cast, FastLoader, Intervals, Spikes
 
 TIMES = st.lists(st.one_of(st.integers(0, 200).map(lambda one: one / 10), st.floats(0, 20)), max_size=30)
 LISTED = {"spikes": "times"}
+
+
+def spiking(**more):
+    """The spikes of one unit, recorded from 2 to 4 s, and rows of 10 s."""
+    spikes = Spikes([[0.1, 1.0, 2.5, 5.0]], **(more or {"start": 2, "stop": 4}))
+    return memload.recording({"a": np.arange(100.0), "s": spikes}, clocks={"a": 10})
 
 
 def random_units(units=5, spikes=200, seconds=20.0, seed=0):
@@ -205,3 +212,84 @@ def test_they_make_no_windows_and_go_to_no_device():
         slices.with_lags(spikes=range(2))
     with pytest.raises(ValueError, match="differ in length, and a device cannot gather them"):
         memload.to_device(slices, "cpu")
+
+
+def test_spikes_outside_of_what_was_recorded_are_neither_counted_nor_listed():
+    counted = spiking().slices(2.0, rates={"s": 1}, at=[0.0, 2.0, 4.0], pad=True)
+    assert [row["s"].tolist() for row in counted] == [[[0], [0]], [[1], [0]], [[0], [0]]]
+    assert [row["s_mask"].tolist() for row in counted] == [[False, False], [True, True], [False, False]]
+    times = spiking().slices(2.0, sampling={"s": "times"}, at=[0.0, 2.0, 4.0], pad=True)
+    assert [row["s"].tolist() for row in times] == [[], [0.5], []]
+    assert [row["s_span"].tolist() for row in times] == [[2.0, 2.0], [0.0, 2.0], [0.0, 0.0]]
+    assert spiking().fields["s"].of_unit(0).tolist() == [2.5]
+
+
+def test_a_window_without_spikes_has_counts_of_zero():
+    quiet = memload.recording({"s": Spikes([[1.0, 9.0], [8.0]], 2, 4)}, clocks={})
+    assert quiet.slices(1.0, rates={"s": 1})[0]["s"].tolist() == [[0, 0]]
+    assert repr(quiet.fields["s"]) == "Spikes(0 of 2 units, 2 of them silent)"
+    assert "0 spikes of 2 units, 2 of them silent, 2.0 to 4.0 s" in str(quiet)
+
+
+def test_the_last_spike_is_in_what_was_recorded():
+    row = memload.recording({"s": Spikes([[1.0, 5.0]])}, clocks={}).slices(1.0, rates={"s": 1}, at=[5.0], pad=True)[0]
+    assert (row["s"].tolist(), row["s_mask"].tolist()) == ([[1]], [True])
+
+
+def test_pieces_of_time_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"from start= to a later stop=, got 5 to 2 s"):
+        Spikes([[1.0]], 5, 2)
+    with pytest.raises(TypeError, match=r"leave out start= and stop="):
+        Spikes([[1.0]], 0, recorded=[(0, 2)])
+    with pytest.raises(ValueError, match=r"pieces of recorded= may not overlap: interval 1 begins at 1.0 s"):
+        Spikes([[1.0]], recorded=[(0, 2), (1, 3)])
+    with pytest.raises(ValueError, match=r"recorded= has no pieces"):
+        Spikes([[1.0]], recorded=Intervals([], []))
+    with pytest.raises(ValueError, match=r"no spikes from 5 s on"):
+        memload.recording({"s": Spikes([[1.0]], 5)}, clocks={}).slices(1.0, rates={"s": 1})
+
+
+@settings(max_examples=40)
+@given(
+    TIMES,
+    st.lists(st.integers(0, 200).map(lambda one: one / 10), min_size=2, max_size=8, unique=True),
+    st.lists(st.integers(-10, 210).map(lambda one: one / 10), min_size=1, max_size=6),
+    st.sampled_from([1, 2, 5]),
+)
+def test_gaps_in_what_was_recorded_are_masked_and_crossed_by_no_slice(times, edges, starts, rate):
+    edges = sorted(edges)[: len(edges) // 2 * 2]
+    pieces = list(zip(edges[::2], edges[1::2], strict=True))
+    session = memload.recording({"s": Spikes([times, [0.05]], recorded=pieces)}, clocks={})
+    kept = [t for t in map(ns, times) if any(ns(a) <= t + 1000 and t < ns(b) for a, b in pieces)]
+    rows = session.slices(1.0, rates={"s": rate}, at=starts, pad=True)
+    for row, start in zip(rows, starts, strict=True):
+        bins = ns(start) + np.arange(rate + 1) * ns(1 / rate)
+        assert row["s"][:, 0].tolist() == [sum(a <= t + 1000 < b for t in kept) for a, b in pairwise(bins.tolist())]
+        mask = [any(ns(a) <= t + 1000 < ns(b) for a, b in pieces) for t in bins[:-1].tolist()]
+        assert row["s_mask"].tolist() == mask
+    whole_ones = [i for i, t in enumerate(starts) if any(ns(a) <= ns(t) and ns(t + 1) <= ns(b) for a, b in pieces)]
+    try:
+        found = [int(row["onset"]) for row in session.slices(1.0, rates={"s": rate}, at=starts)]
+    except ValueError as error:
+        assert "no slice" in str(error)  # noqa: PT017 - or there are some
+        found = []
+    assert found == whole_ones
+
+
+def test_the_span_of_a_slice_goes_from_its_first_piece_to_its_last():
+    session = memload.recording({"s": Spikes([[0.5, 3.0, 7.0]], recorded=[(0, 2), (6, 8)])}, clocks={})
+    rows = session.slices(2.0, sampling="times", at=[1.0, 3.0, 5.5, 9.0], pad=True)
+    assert [row["s_span"].tolist() for row in rows] == [[0.0, 1.0], [2.0, 2.0], [0.5, 2.0], [0.0, 0.0]]
+    assert session.fields["s"].of_unit(0).tolist() == [0.5, 7.0]
+    inside = session.slices(6.0, sampling="times", within=[(3, 9)], pad=True)
+    assert inside[0]["s_span"].tolist() == [3.0, 5.0]
+
+
+def test_pieces_are_kept_by_pickles_and_folders(tmp_path):
+    session = memload.recording({"s": Spikes([[0.5, 3.0, 7.0]], recorded=[(6, 8), (0, 1), (1, 2)])}, clocks={})
+    assert "2 spikes of 1 units, 0.0 to 8.0 s, 1 gap" in str(session)
+    written = memload.write(tmp_path / "s", session, progress=False)
+    for one in (session, written, memload.open_recording(tmp_path / "s"), pickle.loads(pickle.dumps(session))):
+        begins, ends = one.pieces("s")
+        assert (begins.tolist(), ends.tolist()) == ([0, 6 * 10**9], [2 * 10**9, 8 * 10**9])
+        assert one.slices(1.0, rates={"s": 1}, at=[0.0, 3.0, 6.5], pad=True)[1]["s_mask"].tolist() == [False]

@@ -389,6 +389,12 @@ def test_parts_of_intervals_share_no_time():
     assert blocks.seconds == pytest.approx(50)
 
 
+def test_rows_that_hold_up_to_the_next_have_no_gap_in_their_mask():
+    clock = Clock(timestamps=np.arange(10) / 10, gap=0.05)  # each row is a piece of its own
+    slices = memload.recording({"x": np.arange(10)}, clocks={"x": clock}).slices(0.5, at=[0.0, 0.7], pad=True)
+    assert [row["x_mask"].tolist() for row in slices] == [[True] * 5, [True] * 3 + [False] * 2]
+
+
 def test_a_recording_tells_what_it_has():
     said = str(session(name="mouse1"))
     assert "memload.Recording 'mouse1': 60.0 s" in said
