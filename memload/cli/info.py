@@ -9,6 +9,7 @@ from typing import Any
 
 from memload.cli.charts import BOUND, Bar, check_ending, draw_bars, save
 from memload.cli.described import described, of_field
+from memload.cli.matlab import matlab_at, variables_at
 from memload.cli.options import stated
 from memload.cli.output import answer
 from memload.cli.recordings import info_of, recordings_at
@@ -24,13 +25,16 @@ from memload.sizes import format_size
 def run(options: argparse.Namespace) -> int:
     """Print the fields, the number of files, how each field is read, and advice on expensive rows.
 
-    A recording is told by its fields, clocks and intervals. If the arrays of a file do not form one dataset, each is
-    listed by itself, also those that cannot be read.
+    A recording is told by its fields, clocks and intervals, a MATLAB file by its variables. If the arrays of a file do
+    not form one dataset, each is listed by itself, also those that cannot be read.
     """
     given = stated(options)
     check_ending(options.plot, "--plot")
     if not given and (recorded := recordings_at(options.path)):
         answer(options, *info_of(recorded, options))
+        return 0
+    if not given and (files := matlab_at(options.path)):
+        answer(options, *variables_at(files, options))
         return 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LayoutWarning)

@@ -143,7 +143,8 @@ def write(parser: argparse.ArgumentParser) -> None:
         "--axis",
         action="append",
         metavar="[NAME=]N",
-        help="the axis of a MATLAB file's variables that counts the rows, such as -1 for the last (default: 0)",
+        help="the axis of a MATLAB file's variables that counts the rows, such as -1 for the last (default: the first; "
+        "of a vector, its own)",
     )
     _add_join(parser.add_argument_group("how to put sources with different names side by side"))
     add_images(parser.add_argument_group("images, instead of sources"))

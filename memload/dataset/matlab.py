@@ -13,23 +13,25 @@ from memload.formats.ragged_arrays import field_of
 
 
 def open_matlab(
-    path: PathLike, *, key: Key = None, field: str | None = None, axis: int | Mapping[str, int] = 0
+    path: PathLike, *, key: Key = None, field: str | None = None, axis: int | Mapping[str, int] | None = None
 ) -> Dataset:
     """Return variables of a MATLAB file (up to version 7) as a dataset in memory; scipy reads them once, whole.
 
     Such files are stored column by column, and mostly compressed, so no row can be read in place: write the dataset by
     `memload.write`, and open that from then on. Files of version 7.3 are HDF5, which `memload.open` reads in place.
 
-    Vectors are rows of single numbers, and other arrays have their shape with the axis of the rows in front. Logical
-    arrays are bool. Char arrays and cells of these are texts; cells of vectors are rows that differ in length. Fields
-    of a struct are named "name/field".
+    Vectors are rows of single numbers, and other arrays have their shape with the axis of the rows in front. Classes
+    are those of MATLAB: double is float64, also of whole numbers, which files store in fewer bytes; logical is bool.
+    Char arrays and cells of these are texts; cells of vectors are rows that differ in length. Fields of a struct are
+    named "name/field".
 
     Args:
         path: the file.
         key: the variables that become fields, as in `memload.open`; default: all, which must have equally many rows.
         field: with a `key` of one variable, the name of the field.
-        axis: the axis that counts the rows, such as -1 for arrays of (neurons, time); or one for each field, by name,
-            with 0 for the others.
+        axis: the axis that counts the rows, such as -1 for arrays of (neurons, time); or one for each field, by name.
+            A stated axis is followed whatever the shape is: -1 makes one row of 50 numbers of an array (50, 1). None,
+            and fields without one: the first axis, but n rows of single numbers of a vector (1, n).
 
     Raises:
         FileNotFoundError: there is no such file.

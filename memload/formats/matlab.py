@@ -1,6 +1,7 @@
 """MATLAB files up to version 7 (level 5 MAT-files): read whole, once, by scipy.
 
-    arrays          (n, ...), in memory with a first axis that counts the rows; vectors are (n,)
+    arrays          (n, ...), in memory with a first axis that counts the rows; vectors are (n,); their class is that
+                    in MATLAB, whatever bytes the file has for them
     logical         bool
     cells           texts, or rows that differ in length
     structs         of one element: their fields, as "name/field"
@@ -12,9 +13,10 @@ https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf.
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,18 @@ _MAGIC = b"MATLAB 5.0 MAT-file"
 _HEADER = 128
 _MOST_LISTED = 12
 
-Axis = int | Mapping[str, int]
-"""The axis of arrays that counts the rows; or that of each array, by its name."""
+Axis = int | Mapping[str, int] | None
+"""The axis of arrays that counts the rows; or that of each array, by its name; None: the first, or that of a vector."""
+
+
+class Variable(NamedTuple):
+    """What a file says of a variable: its class in MATLAB, and its shape."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.shape}"
 
 
 def is_matlab(path: Path) -> bool:
@@ -44,7 +56,7 @@ def read_matlab(path: Path, key: Key, field: str | None, axis: Axis) -> dict[str
     Args:
         path: the file.
         key, field: as in `choose`; fields of structs are "name/field".
-        axis: which axis counts the rows.
+        axis: which axis counts the rows; one that is stated is followed, also by vectors.
 
     Raises:
         FormatError: the file is damaged, of version 7.3, or a variable that is chosen is no array of numbers or texts.
@@ -52,7 +64,7 @@ def read_matlab(path: Path, key: Key, field: str | None, axis: Axis) -> dict[str
         ImportError: scipy is not installed.
     """
     check_whole(path)
-    members = choose(path, dict(_members(_loaded(path))), key, field)
+    members = choose(path, _loaded(path), key, field)
     found: dict[str, Any] = {}
     unfit: list[str] = []
     for name, value in members.items():
@@ -70,21 +82,19 @@ def read_matlab(path: Path, key: Key, field: str | None, axis: Axis) -> dict[str
     return found
 
 
-def variables_of(path: Path) -> str:
-    """Return the names, classes and shapes of a file's variables as a text; "" if they cannot be listed.
+def variables_of(path: Path) -> dict[str, Variable]:
+    """Return the variables of a file by name; their values are not read.
 
     Raises:
         FormatError: the file is damaged, or of version 7.3.
+        ImportError: scipy is not installed.
     """
     check_whole(path)
+    io = package("scipy.io", "matlab", str(path))
     try:
-        listed = package("scipy.io", "matlab", str(path)).whosmat(str(path))
-    except ImportError:
-        return ""
+        return {name: Variable(kind, shape) for name, shape, kind in io.whosmat(str(path))}
     except Exception as error:  # scipy raises many types
         raise _damaged(path, error) from error
-    texts = [f"{name} {kind} {shape}" for name, shape, kind in listed[:_MOST_LISTED]]
-    return ", ".join(texts) + (f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else "")
 
 
 def refused(path: Path) -> FormatError:
@@ -93,10 +103,15 @@ def refused(path: Path) -> FormatError:
     Raises:
         FormatError: it is damaged.
     """
-    held = variables_of(path)
+    try:
+        held = [f"{name} {one}" for name, one in variables_of(path).items()]
+    except ImportError:
+        held = []
+    more = f" and {len(held) - _MOST_LISTED} more" if len(held) > _MOST_LISTED else ""
+    of = f" of {', '.join(held[:_MOST_LISTED])}{more}" if held else ""
     return FormatError(
-        f"{path}: a MATLAB file{f' of {held}' if held else ''}, which are stored column by column: read it once, by "
-        f"memload.open_matlab, or memload write {path} DST"
+        f"{path}: a MATLAB file{of}, which are stored column by column: read it once, by memload.open_matlab, or "
+        f"memload write {path} DST"
     )
 
 
@@ -129,17 +144,29 @@ def _start(path: Path) -> bytes:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
+    """Return the members of a file in the classes of MATLAB, of which scipy would make complex ones real."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = _loaded_by_scipy(path, mat_dtype=True)
+    if any(issubclass(one.category, np.exceptions.ComplexWarning) for one in caught):
+        stored = _loaded_by_scipy(path, mat_dtype=False)
+        found |= {name: value for name, value in stored.items() if _holds_complex(value)}
+    return found
+
+
+def _loaded_by_scipy(path: Path, *, mat_dtype: bool) -> dict[str, Any]:
     io = package("scipy.io", "matlab", str(path))
     try:
-        logical = {name for name, _, kind in io.whosmat(str(path)) if kind == "logical"}
-        found: dict[str, Any] = io.loadmat(str(path))
+        found: dict[str, Any] = io.loadmat(str(path), mat_dtype=mat_dtype)
     except Exception as error:  # scipy raises many types
         raise _damaged(path, error) from error
-    return {
-        name: value.astype(np.bool_) if name in logical else value
-        for name, value in found.items()
-        if not name.startswith("__")
-    }
+    return dict(_members({name: value for name, value in found.items() if not name.startswith("__")}))
+
+
+def _holds_complex(value: Any) -> bool:
+    if not isinstance(value, np.ndarray):
+        return False
+    return value.dtype.kind == "c" or (value.dtype == object and any(map(_holds_complex, value.reshape(-1))))
 
 
 def _damaged(path: Path, error: Exception) -> FormatError:
@@ -156,11 +183,11 @@ def _members(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _axis_of(axis: Axis, name: str) -> int:
-    return axis.get(name, 0) if isinstance(axis, Mapping) else axis
+def _axis_of(axis: Axis, name: str) -> int | None:
+    return axis.get(name) if isinstance(axis, Mapping) else axis
 
 
-def _values(value: Any, axis: int) -> Any:
+def _values(value: Any, axis: int | None) -> Any:
     """Return a variable as an array with rows, a list of texts, or ragged rows."""
     if not isinstance(value, np.ndarray):
         if hasattr(value, "tocsc"):
@@ -179,13 +206,18 @@ def _values(value: Any, axis: int) -> Any:
     return _with_rows(native, axis)
 
 
-def _with_rows(array: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return an array whose first axis counts the rows: a vector without its other axis, and (n, 1, ...) as it is."""
-    if array.ndim == 2 and 1 in array.shape:
+def _with_rows(array: NDArray[Any], axis: int | None) -> NDArray[Any]:
+    """Return an array whose first axis counts the rows; rows of two axes with one number each are numbers.
+
+    Without an axis, (1, n) has n rows, as (n, 1) has, and (1, 1) none.
+    """
+    if axis is None and array.ndim == 2 and 1 in array.shape:
         return array.reshape(()) if array.size == 1 else array.reshape(-1)
+    axis = 0 if axis is None else axis
     if not -array.ndim <= axis < array.ndim:
         raise ValueError(f"axis={axis}: an array of shape {array.shape} has no such axis")
-    return np.ascontiguousarray(np.moveaxis(array, axis, 0))
+    rows = np.ascontiguousarray(np.moveaxis(array, axis, 0))
+    return rows.reshape(-1) if rows.ndim == 2 and rows.shape[1] == 1 else rows
 
 
 def _of_cells(cells: list[Any]) -> Any:

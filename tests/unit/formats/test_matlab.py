@@ -1,5 +1,8 @@
 """MATLAB files up to version 7: the rows are what scipy reads, and what cannot be a field is told."""
 
+import json
+import struct
+
 import h5py
 import numpy as np
 import pytest
@@ -71,6 +74,8 @@ def test_logical_texts_cells_and_structs(tmp_path):
         (np.array([1 + 2j, 3]), r"x: complex numbers; store real\(x\) and imag\(x\)"),
         (scipy.sparse.eye(3).tocsc(), r"x: a sparse matrix; store full\(x\)"),
         (np.array([(1.0,), (2.0,)], dtype=[("k", "f8")]), r"x: a struct of 2 elements, no array of numbers"),
+        ({"z": np.array([1j, 2])}, r"mat: z: complex numbers; store real"),
+        (cells(np.array([1j, 2]), np.arange(3.0)), r"x: 2 cells, neither all texts nor all vectors"),
         (cells("a", np.arange(3.0)), r"x: 2 cells, neither all texts nor all vectors"),
         (cells(np.ones((2, 2)), np.ones((3, 2))), r"x: 2 cells, neither all texts nor all vectors"),
         (3.0, r"'x' is a single number"),
@@ -151,5 +156,67 @@ def test_the_command_writes_variables(tmp_path, capsys):
     np.save(tmp_path / "x.npy", RATES)
     assert main(["write", str(tmp_path / "x.npy"), str(tmp_path / "no"), "--axis", "-1"]) == 2
     assert "--axis is for MATLAB files" in capsys.readouterr().err
-    assert main(["info", str(tmp_path / "s1.mat")]) == 2
-    assert "a MATLAB file of rates double (7, 40), angle double (40, 1), fs double (1, 1)" in capsys.readouterr().err
+
+
+def test_the_command_lists_variables(tmp_path, capsys):
+    first, second = (saved(tmp_path / f"s{number}.mat", rates=RATES, good=np.array([True])) for number in (1, 2))
+    assert main(["info", str(first)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{first}: a MATLAB file, which is read once, by memload.open_matlab or memload write {first} DST",
+        "  rates: double (40, 7)",
+        "  good: logical (1, 1)",
+    ]
+    assert main(["info", str(tmp_path / "s*.mat"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["variables"]
+    assert told[str(second)] == {
+        "rates": {"class": "double", "shape": [40, 7]},
+        "good": {"class": "logical", "shape": [1, 1]},
+    }
+    assert main(["info", str(first), "--plot", str(tmp_path / "x.png")]) == 2
+    assert "--plot draws what opens in place" in capsys.readouterr().err
+    first.write_bytes(first.read_bytes()[:-9])
+    assert main(["info", str(first)]) == 2
+    assert "cut short" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "expected"),
+    [
+        ((50, 1), None, (50,)),
+        ((1, 50), None, (50,)),
+        ((50, 1), -1, (1, 50)),
+        ((50, 1), {"x": 1}, (1, 50)),
+        ((50, 1), {"x": 0}, (50,)),
+        ((1, 50), 0, (1, 50)),
+        ((1, 50), -1, (50,)),
+        ((1, 1), -1, (1,)),
+        ((5, 1, 3), 1, (1, 5, 3)),
+    ],
+)
+def test_a_stated_axis_is_followed_whatever_the_shape(tmp_path, shape, axis, expected):
+    values = RNG.random(shape)
+    ds = memload.open_matlab(saved(tmp_path / "x.mat", x=values), axis=axis)
+    assert (len(ds), *ds.fields["x"].shape) == expected
+    whole = np.stack([row["x"].numpy() for row in ds])
+    np.testing.assert_array_equal(whole.ravel(), np.moveaxis(values, -1 if axis == -1 else 1, 0).ravel())
+
+
+def test_files_of_one_and_of_many_trials_are_one_set(tmp_path):
+    for number, trials in enumerate((3, 1, 2)):
+        saved(tmp_path / f"mouse{number}.mat", rates=np.full((50, trials), float(number)))
+    assert main(["write", str(tmp_path / "mouse*.mat"), str(tmp_path / "out"), "--axis", "-1", "--quiet"]) == 0
+    rates = [row["rates"] for row in memload.open(tmp_path / "out")]
+    assert [(tuple(row.shape), row[0].item()) for row in rates] == [((50,), one) for one in (0, 0, 0, 1, 2, 2)]
+
+
+def test_classes_are_those_of_matlab_at_every_depth(tmp_path):
+    inside = {"good": np.array([True, False]), "deep": {"bad": np.array([False, True])}}
+    path = saved(tmp_path / "x.mat", compress=False, s=inside, x=np.array([[3], [7]], np.uint8))
+    raw = path.read_bytes()
+    kind = raw.rindex(struct.pack("<4I", 6, 8, 9, 0))  # array flags: class 9, uint8
+    path.write_bytes(raw[: kind + 8] + struct.pack("<I", 6) + raw[kind + 12 :])  # a double, stored in bytes
+    ds = memload.open_matlab(path)
+    assert ds.fields["s/good"].dtype == ds.fields["s/deep/bad"].dtype == torch.bool
+    assert [bool(row["s/deep/bad"]) for row in ds] == [False, True]
+    assert ds.fields["x"].dtype == torch.float64
+    assert [float(row["x"]) for row in ds] == [3, 7]
