@@ -101,7 +101,13 @@ class Link:
             return
         place: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((nbytes, place))
-        await place
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():  # it was let in meanwhile
+                self._in_flight -= nbytes
+            self._let_in()
+            raise
 
     def _has_room(self, nbytes: int) -> bool:
         return self._in_flight == 0 or self._in_flight + nbytes <= self.rate.target

@@ -31,7 +31,8 @@ _MOST_SAID = 300  # characters of what a store said
 _NO_BUCKET = "there is no such bucket"
 _NO_TRUST = "InvalidCertificate"  # in the text of an error of obstore's
 _DELETED_AT_ONCE = 1000
-_MOST_AT_ONCE = 200  # requests for small objects and small parts
+MOST_AT_ONCE = 200
+"""Requests for small objects and small parts that are under way at once."""
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -405,7 +406,7 @@ def _together(given: Sequence[G], request: Callable[[G], Awaitable[T]]) -> list[
 
     async def together() -> list[T]:
         left = iter(enumerate(given))
-        workers = [asyncio.ensure_future(worker(left)) for _ in range(min(len(given), _MOST_AT_ONCE))]
+        workers = [asyncio.ensure_future(worker(left)) for _ in range(min(len(given), MOST_AT_ONCE))]
         try:
             await asyncio.gather(*workers)
         finally:

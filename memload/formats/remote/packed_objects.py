@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from memload.errors import ShardReadError
-from memload.formats.remote.objects import Listed, Objects, Part
-
-_MOST_AT_ONCE = 200  # requests for the objects of joined blocks
+from memload.formats.remote.objects import MOST_AT_ONCE, Listed, Objects, Part
 
 
 class PackedObjects:
@@ -31,7 +29,7 @@ class PackedObjects:
         self._begins = np.asarray(_begins([one.nbytes for one in listed.values()], block_bytes), dtype=np.int64)
         self.begin_of = dict(zip(listed, self._begins.tolist(), strict=True))
         self.nbytes = int(self._begins[-1]) + self._listed[-1][1].nbytes if self._listed else 0
-        self._room = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
 
     def url_of(self, _name: str) -> str:
         """Return the address of all of them."""

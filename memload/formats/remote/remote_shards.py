@@ -9,14 +9,16 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from memload._core import Storage
 from memload.columns.fields import AnyColumn, Field, row_nbytes
-from memload.errors import ShardFormatError
+from memload.errors import ShardFormatError, ShardReadError
 from memload.formats.paths import PathLike
 from memload.formats.remote.block_cache import BlockCache, Keeping
 from memload.formats.remote.cache_folder import LEAST_BLOCK, ROOM, SET, TABLE, RemoteFile
@@ -84,7 +86,7 @@ def open_remote(address: Address, keeping: Keeping) -> dict[str, Field] | None:
     if contents[0] is None:
         return None
     shared, *inner = (
-        _set_of(SetAddress(address, folder, keeping), content)
+        SetAddress(address, folder, keeping, digest_of(content)).set_of(content)
         for folder, content in zip(folders, contents, strict=True)
         if content is not None
     )
@@ -184,29 +186,66 @@ class SetAddress:
         address: where the set lies.
         folder: "", or that of a set inside it, with a slash at its end.
         keeping: where blocks are kept.
+        digest: of its index when it was opened, see `digest_of`.
     """
 
     address: Address
     folder: str
     keeping: Keeping
+    digest: str
 
     def storage(self, number: int) -> Storage:
-        """Return the mirror file of a shard, mapped in this process."""
-        return _set_of(self, self.address.objects(self.folder).read(INDEX_NAME)).cache.storage(number)
+        """Return the mirror file of a shard, mapped in this process.
+
+        Raises:
+            ShardReadError: the set has another index than when it was opened.
+            Others: as `open_remote`.
+        """
+        content = self._content
+        cache = shared_cache(self, content, lambda: _cache_of(self, self._objects, self._parsed(content), content))
+        return cache.storage(number)
+
+    def set_of(self, content: bytes) -> RemoteSet:
+        """Return the set, whose index has these bytes. Raises ShardFormatError."""
+        index = self._parsed(content)
+        return RemoteSet(index, shared_cache(self, content, lambda: _cache_of(self, self._objects, index, content)))
+
+    @property
+    def _objects(self) -> Objects:
+        return self.address.objects(self.folder)
+
+    @cached_property
+    def _content(self) -> bytes:
+        """The bytes of the index, which are read once for all shards."""
+        objects = self._objects
+        content = objects.read(INDEX_NAME)
+        if (found := digest_of(content)) != self.digest:
+            url = objects.url_of(INDEX_NAME)
+            raise ShardReadError(
+                f"{url}: the set was replaced since the dataset was opened that came here from another process or from "
+                f"a pickle: expected the index with the hash {self.digest}, got {found}; open the set again, and send "
+                "that dataset",
+                file=url,
+            )
+        return content
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_content"}
+
+    def _parsed(self, content: bytes) -> ShardIndex:
+        try:
+            return parse_index(content)
+        except ShardFormatError as error:
+            raise ShardFormatError(f"{self._objects.url_of(INDEX_NAME)}: {error}") from error.__cause__
+
+
+def digest_of(content: bytes) -> str:
+    """Return what tells an index from another one: its XXH3-128 in hexadecimal digits."""
+    return str(xxhash.xxh3_128_hexdigest(content))
 
 
 _caches: weakref.WeakValueDictionary[Any, BlockCache] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
-
-
-def _set_of(where: SetAddress, content: bytes) -> RemoteSet:
-    """Return the set at an address, whose index has these bytes."""
-    objects = where.address.objects(where.folder)
-    try:
-        index = parse_index(content)
-    except ShardFormatError as error:
-        raise ShardFormatError(f"{objects.url_of(INDEX_NAME)}: {error}") from error.__cause__
-    return RemoteSet(index, shared_cache(where, content, lambda: _cache_of(where, objects, index, content)))
 
 
 def shared_cache(where: Any, content: bytes, make: Callable[[], BlockCache]) -> BlockCache:

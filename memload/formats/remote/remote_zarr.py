@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memload._core import Storage
 from memload.columns.fields import Field
@@ -36,9 +36,11 @@ def open_remote_zarr(address: Address, keeping: Keeping, key: Key, name: str | N
         name: as in `open_zarr`.
 
     Raises:
-        FormatError, KeyError, TypeError, ValueError, ImportError: as `open_zarr`.
+        FormatError, KeyError, TypeError, ImportError: as `open_zarr`.
         FileNotFoundError, PermissionError, ShardReadError: as `Objects.listing`.
+        ValueError: as `open_zarr`; or it is the address of a web server.
     """
+    refuse_web_server(address.objects())
     zarr = package("zarr", "zarr", address.url)
     store = zarr.storage.ObjectStore(address.objects(writing=True).store, read_only=True)  # which tries again
     try:
@@ -46,21 +48,40 @@ def open_remote_zarr(address: Address, keeping: Keeping, key: Key, name: str | N
     except Exception as error:  # what zarr raises depends on what is wrong with the metadata
         raise FormatError(f"{address.url}: zarr cannot read it: {first_line(error)}") from error
     chosen = chosen_arrays(address.url, arrays, key, name)
-    chunks = ChunksInStore.at(ZarrAddress(address, keeping))
+    chunks = ChunksInStore.at(ZarrAddress(address, keeping, listed_chunks(address.objects())))
     return {name: array_field(address.url, name, array, chunks) for name, array in chosen.items()}
+
+
+def refuse_web_server(objects: Objects) -> None:
+    """Raise ValueError for a web server."""
+    if type(objects.store).__name__ == "HTTPStore":
+        raise ValueError(
+            f"{objects.url}: a web server does not list its files, so the chunks of an array cannot be found; give "
+            "the address of the store behind it, or write the array as shards, which have an index"
+        )
+
+
+def listed_chunks(objects: Objects) -> dict[str, Listed]:
+    """Return the chunks and shards of all arrays, in the order of their coordinates; raises as `Objects.listing`."""
+    found = objects.listing()
+    return {name: found[name] for name in sorted(found, key=_order) if not _is_metadata(name)}
 
 
 @dataclass(frozen=True)
 class ZarrAddress:
     """By what another process finds the blocks of the arrays.
 
+    It carries the listing that the tables of chunks follow: what is written beside the arrays later has no place in it.
+
     Attributes:
         address: where they lie.
         keeping: where blocks are kept.
+        listed: the chunks when the arrays were opened, by name.
     """
 
     address: Address
     keeping: Keeping
+    listed: Mapping[str, Listed] = field(compare=False, repr=False)
 
     def storage(self, _number: int) -> Storage:
         """Return the mirror file of all chunks, mapped in this process."""
@@ -85,24 +106,17 @@ class ChunksInStore:
 
     @classmethod
     def at(cls, where: ZarrAddress) -> ChunksInStore:
-        """Return the chunks at an address. Raises as `Objects.listing`, and ValueError for a web server."""
+        """Return the chunks that an address lists."""
         objects = where.address.objects()
-        if type(objects.store).__name__ == "HTTPStore":
-            raise ValueError(
-                f"{objects.url}: a web server does not list its files, so the chunks of an array cannot be found; give "
-                "the address of the store behind it, or write the array as shards, which have an index"
-            )
-        found = objects.listing()
-        listed = {name: found[name] for name in sorted(found, key=_order) if not _is_metadata(name)}
-        content = json.dumps(list(listed.items())).encode()
+        content = json.dumps(list(where.listed.items())).encode()
 
         def make() -> BlockCache:
-            packed = PackedObjects(objects, listed, LEAST_BLOCK)
+            packed = PackedObjects(objects, where.listed, LEAST_BLOCK)
             return BlockCache(packed, content, [RemoteFile(_FILE, packed.nbytes)], LEAST_BLOCK, where.keeping, where)
 
         cache = shared_cache(where, content, make)
         assert isinstance(cache.objects, PackedObjects)
-        return cls(objects, listed, cache, cache.objects)
+        return cls(objects, where.listed, cache, cache.objects)
 
     def below(self, folder: str, _depth: int) -> dict[str, ChunkLocation]:
         """Return the places of all keys below a folder, by keys relative to it."""

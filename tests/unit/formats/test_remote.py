@@ -19,7 +19,7 @@ import memload
 from memload import _core
 from memload.cli.main import main
 from memload.formats.remote import descriptors, objects
-from memload.formats.remote.link import MOST_IN_FLIGHT, Rate
+from memload.formats.remote.link import MOST_IN_FLIGHT, Rate, link
 
 ROWS = 1500
 KINDS = {"plain": {}, "coded": {"codec": "lz4"}}
@@ -470,6 +470,30 @@ def test_it_travels_to_other_processes(sets, proxy, tmp_path):
     assert torch.equal(copy[9]["image"], memload.open(sets / "coded")[9]["image"])
 
 
+@pytest.mark.parametrize("rows", [40, 90])
+def test_a_copy_of_a_set_that_was_replaced_is_refused(proxy, store_server, tmp_path, rows):
+    for name, count in (("old", 40), ("new", rows)):
+        x = torch.full((count, 10), len(name) + count, dtype=torch.int32)
+        memload.write(tmp_path / name, {"x": x + (name == "new")}, shard_bytes="500B", progress=False)
+        store_server.put(tmp_path / name, f"copied-{rows}")
+        if name == "old":
+            ds = memload.open(f"s3://bucket/copied-{rows}")
+            pickled, again = pickle.dumps(ds), pickle.dumps(pickle.loads(pickle.dumps(ds)))
+    for one in (pickled, again):
+        with pytest.raises(
+            memload.ShardReadError, match=r"index.json: the set was replaced .* expected the index with"
+        ):
+            pickle.loads(one)
+
+
+def test_a_copy_reads_the_index_once(sets, proxy):
+    pickled = pickle.dumps(memload.open("s3://bucket/plain"))
+    proxy.requests.clear()
+    copy = pickle.loads(pickled)
+    assert [path for path, _ in proxy.requests if path.endswith("json")] == ["/bucket/plain/index.json"]
+    assert copy[9]["y"] == 10
+
+
 def test_two_processes_download_each_block_once(sets, proxy, tmp_path):
     program = textwrap.dedent(f"""
         import sys, torch, memload
@@ -492,6 +516,23 @@ def test_two_processes_download_each_block_once(sets, proxy, tmp_path):
 
 
 # The link.
+
+
+def test_a_request_that_is_cancelled_as_it_is_let_in_gives_its_room_back():
+    async def rooms():
+        one, waiting = link(), []
+
+        async def answer():
+            waiting.extend(asyncio.ensure_future(one.carried(1000, answer)) for _ in range(2))
+            await asyncio.sleep(0)
+
+        await one.carried(MOST_IN_FLIGHT, answer)  # which lets the others in at its end
+        for request in waiting:
+            request.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return [request.cancelled() for request in waiting], one._in_flight
+
+    assert link().submit(rooms()).result() == ([True, True], 0)
 
 
 class Clock:

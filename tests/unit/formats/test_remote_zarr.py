@@ -3,6 +3,8 @@
 import functools
 import http.server
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -156,6 +158,45 @@ def test_a_chunk_that_is_replaced_or_removed(arrays, proxy, store_server):
     assert torch.equal(again[8]["data"], torch.from_numpy(X[8]))
 
 
+IN_ANOTHER_PROCESS = """
+import pickle, sys
+ds = pickle.loads(sys.stdin.buffer.read())
+sys.stdout.buffer.write(b"".join(ds[row]["x"].numpy().tobytes() for row in range(len(ds))))
+"""
+
+
+def rows_in_another_process(ds):
+    program = [sys.executable, "-W", "ignore", "-c", IN_ANOTHER_PROCESS]
+    out = subprocess.run(program, input=pickle.dumps(ds), stdout=subprocess.PIPE, check=True).stdout
+    return np.frombuffer(out, X.dtype).reshape(X.shape)
+
+
+def test_a_copy_has_the_rows_of_its_listing_whatever_was_written_beside_them(proxy, store_server, tmp_path):
+    group = zarr.open_group(tmp_path / "grow", mode="w")
+    x = group.create_array("x", shape=X.shape, dtype="i4", chunks=(8, 7, 90), fill_value=7, compressors=None)
+    x[32:] = X[32:]
+    store_server.put(tmp_path / "grow", "grow")
+    ds = memload.open("s3://bucket/grow", key="x")
+    before = x[:]
+    group.create_array("model", data=X[:20], chunks=(8, 7, 90), compressors=None)
+    x[:16] = X[:16]
+    store_server.put(tmp_path / "grow", "grow")
+    for row in range(60):  # the dataset of here is alive, and its copy reads the same blocks
+        assert np.array_equal(pickle.loads(pickle.dumps(ds))[row]["x"].numpy(), before[row])
+    assert np.array_equal(rows_in_another_process(ds), before)
+    assert np.array_equal(rows_in_another_process(memload.open("s3://bucket/grow", key="x")), x[:])
+
+
+def test_a_copy_of_an_array_that_was_replaced_is_refused(proxy, store_server, tmp_path):
+    for rows in (X, X + 1):
+        zarr.create_array(tmp_path / "new", data=rows, chunks=(8, 7, 90), compressors=None, overwrite=True)
+        store_server.put(tmp_path / "new", "new")
+        if rows is X:
+            pickled = pickle.dumps(memload.open("s3://bucket/new"))
+    with pytest.raises(memload.ShardReadError, match=r"new/c/\d/0/0: the object was replaced"):
+        pickle.loads(pickled)[0]
+
+
 def test_a_damaged_chunk_says_where(arrays, proxy, store_server):
     store_server.put(arrays / "v3.zarr", "damaged.zarr")
     store_server.put_bytes("damaged.zarr/c/1/0/0", b"not Zstandard")
@@ -176,6 +217,24 @@ def test_what_is_no_array_and_what_lists_nothing(arrays, proxy, store_server):
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         with pytest.raises(ValueError, match="a web server does not list its files"):
             memload.open(f"http://127.0.0.1:{server.server_address[1]}/v3.zarr")
+        server.shutdown()
+
+
+def test_a_web_address_that_refuses_what_is_not_there_lists_nothing_either(arrays):
+    """As a bucket does whose objects are public and whose listing is not."""
+
+    class Handler(QuietHandler):
+        def send_error(self, code, message=None, explain=None):
+            super().send_error(403 if code == 404 else code, message, explain)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=arrays)) as server:
+        server.handle_error = lambda request, address: None  # a client that asks for something else by now
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        for name in ("v2", "v3"):
+            with pytest.raises(ValueError, match="a web server does not list its files"):
+                memload.open(f"http://127.0.0.1:{server.server_address[1]}/{name}.zarr")
+        with pytest.raises(PermissionError, match=r"nothing/.*: the store refuses it"):
+            memload.open(f"http://127.0.0.1:{server.server_address[1]}/nothing")
         server.shutdown()
 
 
