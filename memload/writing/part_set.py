@@ -88,7 +88,7 @@ class PartSet:
     def publish(self) -> None:
         """Complete the part; `published` is what counts for the set. Raises as `PartAttempt.publish`."""
         self._check_others()
-        self.published = self._open().publish(self._part(), self._progress)
+        self.published = self._open().publish(self.own, self._progress)
         self._attempt = None
 
     def discard(self) -> None:
@@ -100,7 +100,9 @@ class PartSet:
     leave = discard
     """A part is written as a whole: an interrupted attempt keeps nothing."""
 
-    def _part(self) -> CompletePart:
+    @property
+    def own(self) -> CompletePart:
+        """The part of the rows so far."""
         index = ShardIndex(self._fields.specs, tuple(self._shards))
         return CompletePart(self._number, index, self._options, self._source)
 
@@ -115,7 +117,7 @@ class PartSet:
 
     def _check_other(self, other: CompletePart) -> None:
         try:
-            check_agreement(self._part(), other)
+            check_agreement(self.own, other)
         except ValueError as error:
             target = self._folder.target
             raise ValueError(f"{target}: {error}; to write all parts anew, remove {target} first") from None

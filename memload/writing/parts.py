@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
 from memload.dataset.dataset import Dataset
@@ -14,7 +14,7 @@ from memload.dataset.opening import open as open_dataset
 from memload.errors import ShardFormatError
 from memload.formats.codecs.by_field import Codecs
 from memload.formats.paths import is_remote
-from memload.formats.shards.part_terms import CompletePart, PartNumber, Parts
+from memload.formats.shards.part_terms import CompletePart, PartNumber, Parts, part_in
 from memload.formats.shards.parts import PartsFolder
 from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.sealing import seal_parts
@@ -97,7 +97,8 @@ def write_part(
         ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
 
     Returns:
-        The part that counts for the set; `print` it for one line about it.
+        The part that counts for the set, which is another writer's if the set was sealed with that one meanwhile;
+        `print` it for one line about it.
 
     Raises:
         FileExistsError: the set is sealed, or something else is at `path`.
@@ -105,8 +106,10 @@ def write_part(
         ValueError, TypeError: `data` is of another type, `part` is not one of `parts`, a conversion does not fit the
             fields, or the fields or the number of parts are not those of the parts that are complete.
         DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
+        ImportError: `path` is an address, and obstore is not installed.
         FileNotFoundError, PermissionError: there is no such bucket, or the store refuses this writer.
-        ShardWriteError, ShardReadError: the store failed again and again.
+        ShardWriteError, ShardReadError: the store failed again and again. Whether the part is complete then is told by
+            `seal`, or by writing it again.
 
     Example:
         >>> import memload, tempfile, torch
@@ -121,6 +124,30 @@ def write_part(
     conversions, fields = Conversions(mask, scale, cast), fields_of_parts(ragged, codec)
     job = _job(data, rows, PartNumber(part, parts), conversions, fields, shard_bytes)
     return job.run(parts_at(path), resume, progress)
+
+
+def write_alone(
+    path: Any,
+    source: RowSource | RaggedRowSource | Iterator[Mapping[str, Any]],
+    conversions: Conversions,
+    fields: RowFields,
+    shard_bytes: int | str,
+    resume: bool,
+    progress: bool | None,
+) -> None:
+    """Write a set as its only part, and seal it; raises as `write_part` and `seal`.
+
+    Raises:
+        FileExistsError: another writer completed a set of its rows there meanwhile.
+    """
+    folder, number = parts_at(path), PartNumber(0, 1)
+    own = PartJob(number, source, conversions, fields, parse_size(shard_bytes)).complete(folder, resume, progress).own
+    seal_parts(folder, 1)
+    if part_in(folder.index(), number).files != own.files:
+        raise FileExistsError(
+            f"{folder.target}: another writer completed a set there meanwhile, which stays; the rows of this call are "
+            "removed: write them to another address"
+        )
 
 
 def parts_at(path: Any) -> Parts:
@@ -138,6 +165,13 @@ def parts_at(path: Any) -> Parts:
     from memload.formats.remote.store_parts import StoreParts
 
     return StoreParts(Address(path))
+
+
+class Outcome(NamedTuple):
+    """What became of a part: the one that counts for the set, and the one with the rows that were given."""
+
+    counts: CompletePart
+    own: CompletePart
 
 
 @dataclass(frozen=True)
@@ -163,12 +197,16 @@ class PartJob:
 
     def run(self, folder: Parts, resume: bool, progress: bool | None) -> WrittenPart:
         """Write the part, unless it is complete with the same rows and options; otherwise as `write_part`."""
+        return _written(self.complete(folder, resume, progress).counts)
+
+    def complete(self, folder: Parts, resume: bool, progress: bool | None) -> Outcome:
+        """Write the part as `run` does, and return also the part with its rows."""
         source = self._source
         options = self._words | ({} if self.of is None else {"source or rows": self.of})
         complete = _same(folder, self.number, source, options) if resume else None
         if complete is not None:
             note(f"{folder.target}: {self.number} is complete, of the same rows and options; left as it is", progress)
-            return _written(complete)
+            return Outcome(complete, complete)
         into = PartSet(folder, self.number, self.fields, options, source, progress)
         with self._writer(into) as writer:
             if isinstance(self.given, Iterator):
@@ -176,7 +214,7 @@ class PartJob:
             elif self.given.rows:
                 copy_row_source(writer, self.given, self._chosen, progress)
         assert into.published is not None
-        return _written(into.published)
+        return Outcome(into.published, into.own)
 
     def _writer(self, into: PartSet) -> RowWriter:
         rows = None if isinstance(self.given, Iterator) else self.given.rows

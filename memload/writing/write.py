@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -14,10 +14,11 @@ from memload.dataset.recordings.recording import Recording
 from memload.formats.codecs.by_field import Codecs
 from memload.formats.codecs.by_field import words_of as words_of_codecs
 from memload.formats.paths import is_remote
+from memload.formats.shards.row_fields import RowFields
 from memload.progress import Bar
 from memload.writing.conversion import Conversions, words_of
 from memload.writing.copying import copy_row_source, copy_rows, row_source_of, rows_of
-from memload.writing.parts import seal, write_part
+from memload.writing.parts import write_alone
 from memload.writing.ragged_row_source import RaggedRowSource
 from memload.writing.recordings import write_recording
 from memload.writing.row_sources import RowSource
@@ -106,12 +107,16 @@ def write(
         ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
 
     Raises:
-        FileExistsError: `path` exists, and `append` is not set.
+        FileExistsError: `path` exists, and `append` is not set; or another writer completed a set at this address of a
+            store meanwhile, which stays.
         ValueError, TypeError: `data` is of another type, there is no row, fields do not fit together, or a conversion
             does not fit the fields.
         IndexError: a row number is out of range.
         DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
         WriterBusyError: another writer is at work on `path`.
+        ImportError: `path` is an address, and obstore is not installed.
+        FileNotFoundError, PermissionError: there is no such bucket, or the store refuses this writer.
+        ShardWriteError, ShardReadError: the store failed again and again.
 
     Example:
         >>> import memload, tempfile, torch
@@ -130,14 +135,14 @@ def write(
         )
         write_set = partial(write, shard_bytes=shard_bytes, resume=resume, progress=progress)
         return open_recording(write_recording(path, data, write_set, codec, resume, progress))
-    options = {"shard_bytes": shard_bytes, "resume": resume, "progress": progress, "ragged": ragged}
+    options: dict[str, Any] = {"shard_bytes": shard_bytes, "resume": resume, "progress": progress, "ragged": ragged}
     conversions = Conversions(mask, scale, cast)
     row_source = row_source_of(data, rows)
     if row_source is None:
         if is_sampled(codec):
             raise TypeError('codec="auto" needs a dataset or arrays to sample; an iterable of rows has no sample')
         if is_remote(path):
-            return _write_alone(path, data, append, mask=mask, scale=scale, cast=cast, codec=codec, **options)
+            return _write_to_store(path, rows_of(data), conversions, append, codec, **options)
         iterator = rows_of(data)
         with ShardWriter(path, shard_bytes=shard_bytes, append=append, codec=codec, ragged=ragged) as writer:
             copy_rows(writer, iterator, conversions, progress)
@@ -147,7 +152,7 @@ def write(
     if is_remote(path):
         if is_sampled(codec):
             codec = codecs_by_sample(codec, row_source, conversions.of(row_source.forms), progress)
-        return _write_alone(path, data, append, rows=rows, mask=mask, scale=scale, cast=cast, codec=codec, **options)
+        return _write_to_store(path, row_source, conversions, append, codec, **options)
     write_rows(path, row_source, conversions, shard_bytes, codec, resume, progress, append=append)
     return open_dataset(path)
 
@@ -189,12 +194,26 @@ def write_rows(
         copy_row_source(writer, row_source, chosen, progress, shared)
 
 
-def _write_alone(path: Any, data: Any, append: bool, **options: Any) -> Dataset:
-    """Write a set to a store as its only part."""
+def _write_to_store(
+    path: Any,
+    source: RowSource | RaggedRowSource | Iterator[Mapping[str, Any]],
+    conversions: Conversions,
+    append: bool,
+    codec: Codecs,
+    *,
+    shard_bytes: int | str,
+    resume: bool,
+    progress: bool | None,
+    ragged: Iterable[str] | Mapping[str, int],
+) -> Dataset:
+    """Write a set to the address of a store, or of a folder of this machine, as its only part; otherwise as `write`."""
     if append:
-        raise ValueError(f"{path}: append=True: a set in a store is complete once it is there; write another one")
-    write_part(path, data, part=0, parts=1, **options)
-    return seal(path)
+        raise ValueError(
+            f"{path}: append=True: what is at an address is complete once it is there; write another set, or give the "
+            "path of a folder of this machine in place of its address"
+        )
+    write_alone(path, source, conversions, RowFields(ragged, codec), shard_bytes, resume, progress)
+    return open_dataset(path)
 
 
 def _refuse_for_recording(**options: Any) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 
 import pytest
 import torch
@@ -125,3 +126,95 @@ def test_a_sealer_whose_answer_is_lost_is_done(proxy, store_server):
     proxy.once = ("PUT /bucket/sealed/index.json", "lost")
     memload.seal("s3://bucket/sealed")
     assert_whole(store_server, "sealed")
+
+
+def rows_of_other():
+    """Another attempt at part 0, of other rows."""
+    return {"x": torch.full((15, 2000), 7, dtype=torch.int64)}
+
+
+def test_a_part_that_was_sealed_keeps_its_shards_where_the_index_is_refused(proxy, store_server):
+    url = "s3://bucket/index-refused"
+    write(url, 1)
+
+    def seal():
+        memload.seal(url)
+        proxy.always = ("GET /bucket/index-refused/index.json", 403)
+
+    proxy.meanwhile = {"HEAD /bucket/index-refused/index.json": seal}
+    with pytest.raises(PermissionError, match=r"index-refused/index.json: the store refuses it"):
+        write(url, 0)
+    proxy.mend()
+    assert_whole(store_server, "index-refused")
+
+
+def test_a_part_keeps_its_shards_where_its_writer_fails_while_a_sealer_lists_it(proxy, store_server):
+    """The sealer has checked all shards, and is about to write the index, when the writer learns of a failure."""
+    url, checked, failed = "s3://bucket/between", threading.Event(), threading.Event()
+    write(url, 1)
+    sealer = threading.Thread(target=memload.seal, args=(url,))
+
+    def seal():
+        sealer.start()
+        assert checked.wait(60)
+
+    def wait():
+        checked.set()
+        assert failed.wait(60)
+
+    index = "/bucket/between/index.json"
+    proxy.once = (f"HEAD {index}", 403)
+    proxy.meanwhile = {f"HEAD {index}": seal, f"PUT {index}": wait}
+    with pytest.raises(PermissionError, match="the store refuses it"):
+        write(url, 0)
+    failed.set()
+    sealer.join()
+    assert_whole(store_server, "between")
+
+
+def test_a_part_that_replaced_another_keeps_its_shards_where_its_writer_is_refused(proxy, store_server):
+    url = "s3://bucket/replacing"
+    write(url, 1)
+    memload.write_part(url, rows_of_other(), part=0, parts=2)
+    proxy.always = ("HEAD /bucket/replacing/index.json", 403)
+    with pytest.raises(PermissionError, match="the store refuses it"):
+        write(url, 0)
+    proxy.mend()
+    memload.seal(url)
+    assert_whole(store_server, "replacing")
+
+
+def test_a_part_keeps_its_shards_where_its_writer_is_interrupted(proxy, store_server):
+    """Ctrl-C comes once the part is complete, before its writer knows whether the set is sealed."""
+    url, at = "s3://bucket/interrupted", "HEAD /bucket/interrupted/index.json"
+    write(url, 1)
+    memload.write_part(url, rows_of_other(), part=0, parts=2)
+    asked = threading.Event()
+    proxy.always, proxy.meanwhile = (at, "hang"), {at: asked.set}
+    program = f"""
+        import torch, memload
+        rows = torch.arange(60_000, dtype=torch.int64).reshape(30, 2000)[:15]
+        memload.write_part({url!r}, {{"x": rows}}, part=0, parts=2, shard_bytes=100_000)
+    """
+    writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.PIPE, text=True)
+    assert asked.wait(60)
+    writer.send_signal(signal.SIGINT)
+    assert writer.communicate()[1].strip().endswith("KeyboardInterrupt")
+    proxy.mend()
+    memload.seal(url)
+    assert_whole(store_server, "interrupted")
+
+
+def test_what_cannot_be_removed_after_success_is_told_and_no_error(proxy, store_server, capsys):
+    """Writers may lack the right to delete: all is there, and some objects are left over."""
+    url = "s3://bucket/undeleted"
+    proxy.always = (r"(DELETE|POST) .*", 403)
+    for part in (1, 0):
+        write(url, part)
+        assert f"part {part} of 2 is complete, but what it left could not be removed" in capsys.readouterr().err
+    ds = memload.seal(url)
+    assert "complete, but what writers left could not be removed" in capsys.readouterr().err
+    assert torch.equal(ds[29]["x"], ROWS[29])
+    proxy.mend()
+    memload.seal(url)
+    assert_whole(store_server, "undeleted")

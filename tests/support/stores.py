@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import obstore
@@ -95,6 +96,7 @@ class Proxy:
         always: likewise, of all requests whose method and path, such as "GET /bucket/a", match its first part.
         once: likewise, of the first such request.
         each: what happens to the first request of each method and path.
+        meanwhile: by the beginning of a method and path, what is called before the first such request is answered.
     """
 
     def __init__(self, port: int) -> None:
@@ -103,6 +105,7 @@ class Proxy:
         self.always: tuple[str, int | str] | None = None
         self.once: tuple[str, int | str] | None = None
         self.each: int | str | None = None
+        self.meanwhile: dict[str, Callable[[], object]] = {}
         self._seen: set[str] = set()
         self.requests: list[tuple[str, str]] = []
         self.lock = threading.Lock()
@@ -149,7 +152,11 @@ class Proxy:
         """Answer one request of a client."""
         with self.lock:
             self.requests.append((handler.path, handler.headers.get("Range", "")))
-            fault = self._fault_of(f"{handler.command} {handler.path}")
+            request = f"{handler.command} {handler.path}"
+            fault = self._fault_of(request)
+            called = [self.meanwhile.pop(begins) for begins in list(self.meanwhile) if request.startswith(begins)]
+        for call in called:
+            call()
         time.sleep(self.latency)
         if fault in ("drop", "hang", "half"):
             if fault == "hang":
@@ -210,6 +217,7 @@ class Proxy:
         """Let everything pass again, and forget what passed."""
         self.latency, self.rate, self.faults = 0.0, 0.0, []
         self.always = self.once = self.each = None
+        self.meanwhile.clear()
         self._seen.clear()
         self.requests.clear()
 

@@ -34,6 +34,7 @@ from memload.formats.shards.part_terms import (
     is_shard_of_part,
     numbers_of,
     parsed_part,
+    part_in,
     shard_name,
 )
 from memload.progress import note
@@ -94,7 +95,7 @@ class StoreParts:
 
     def read_all(self, numbers: Sequence[PartNumber]) -> list[CompletePart | None]:
         """Return parts as `read` does, with many requests at once."""
-        names = [_name(number) for number in numbers]
+        names = [_index_name(number) for number in numbers]
         found = zip(numbers, names, self.objects.read_whole(names), strict=True)
         return [None if raw is None else parsed_part(raw, one, self.objects.url_of(name)) for one, name, raw in found]
 
@@ -127,8 +128,14 @@ class StoreParts:
                 raise
 
     def clear(self, index: ShardIndex) -> None:
-        """Remove what the index of a sealed set does not list: tickets, parts, and shards of other attempts."""
-        self._clear({shard.file for shard in index.shards})
+        """Remove what the index of a sealed set does not list: tickets, parts, and shards of other attempts.
+
+        The set is complete, so a store that refuses this, or fails, is told by a line and raises nothing.
+        """
+        try:
+            self._clear({shard.file for shard in index.shards})
+        except OSError as error:
+            note(f"{self.target}: complete, but what writers left could not be removed: {error}", None)
 
     def abandon(self) -> None:
         """Remove all parts of a set that is not sealed."""
@@ -162,6 +169,7 @@ class StoreAttempt:
     def __init__(self, parts: StoreParts, number: PartNumber) -> None:
         self._parts, self.number, self.key, self._process = parts, number, uuid.uuid4().hex[:8], os.getpid()
         self._uploaded: list[str] = []
+        self._may_count = False  # whether the part may be complete with the shards of this attempt
         self._upload: tuple[Future[None], Path] | None = None
         parts.begin()
         check_division(parts, number)
@@ -200,27 +208,43 @@ class StoreAttempt:
             )
 
     def publish(self, part: CompletePart, progress: bool | None) -> CompletePart:
-        """Complete the part, and return it. Where the set was sealed meanwhile, this attempt is removed instead."""
+        """Complete the part, and return what counts: this attempt, or the one that the set was sealed with meanwhile.
+
+        Whatever it raises, from the request that completes the part on no shard of this attempt is removed, unless the
+        set has an index that does not list it.
+        """
         self.check_process()
         self._end_upload()
-        parts, name = self._parts, _name(part.number)
-        try:
-            parts.objects.put(name, part.dump())
-        except BaseException:
-            self._end()  # the answer alone may be lost, so the shards stay until the set is sealed
-            raise
-        if parts.is_sealed:
-            parts.objects.delete([name])
-            if not {shard.file for shard in parts.index().shards}.issuperset(self._uploaded):
-                note(f"{parts.target}: sealed meanwhile, with {self.number} by another writer", progress)
-                self.discard()
-                return part
-        parts.objects.delete([self._ticket])
+        self._may_count = True  # also where the request raises: its answer alone may be lost
+        self._parts.objects.put(_index_name(part.number), part.dump())
+        if self._parts.is_sealed:
+            part = self._part_of_sealed(part, progress)
+        self._remove_after_success([self._ticket], progress)
         self._end()
         return part
 
+    def _part_of_sealed(self, part: CompletePart, progress: bool | None) -> CompletePart:
+        """Return the part in the set that was sealed meanwhile, and remove this attempt if it is another one."""
+        counts = part_in(self._parts.index(), part.number)
+        left = [_index_name(part.number)]
+        if counts.files != part.files:
+            note(f"{self._parts.target}: sealed meanwhile, with {self.number} by another writer", progress)
+            left += self._uploaded
+        self._remove_after_success(left, progress)
+        return counts
+
+    def _remove_after_success(self, names: Sequence[str], progress: bool | None) -> None:
+        """Remove objects that nobody reads; where the store refuses that, or fails, a line says so."""
+        try:
+            self._parts.objects.delete(names)
+        except OSError as error:
+            note(f"{self.number} is complete, but what it left could not be removed: {error}", progress)
+
     def discard(self) -> None:
-        """Remove the objects of this attempt, and its folder. May be called again, also after `publish`."""
+        """Remove the objects of this attempt, and its folder. May be called again, also after `publish`.
+
+        Once the part may be complete, only the folder is removed: a sealer may just list the shards.
+        """
         if not self._open:
             return
         if os.getpid() != self._process:
@@ -230,10 +254,14 @@ class StoreAttempt:
         if self._upload is not None:
             self._upload[0].cancel()
         try:
-            with contextlib.suppress(OSError):  # the error that ended the attempt says more; sealing removes the rest
-                self._parts.objects.delete([self._ticket, *self._uploaded])
+            if not self._may_count:
+                self._remove()
         finally:
             self._end()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):  # the error that ended the attempt says more; sealing removes the rest
+            self._parts.objects.delete([self._ticket, *self._uploaded])
 
     def _end_upload(self) -> None:
         """Wait for the upload that is under way, and remove its file."""
@@ -248,6 +276,6 @@ class StoreAttempt:
         self._open = False
 
 
-def _name(number: PartNumber) -> str:
-    """Return the name of the index of a part."""
+def _index_name(number: PartNumber) -> str:
+    """Return the name of the index of a part, which is there once the part is complete."""
     return f"{_FOLDER}{number.name}.json"

@@ -73,6 +73,11 @@ class CompletePart:
         """The bytes of its shards."""
         return sum(shard.nbytes for shard in self.index.shards)
 
+    @property
+    def files(self) -> list[str]:
+        """The names of its shards."""
+        return [shard.file for shard in self.index.shards]
+
     def dump(self) -> bytes:
         """Return the bytes of its file."""
         about = {"part": self.number.part, "parts": self.number.parts}
@@ -222,6 +227,12 @@ def shard_name(number: PartNumber, key: str, shard: int) -> str:
 def is_shard_of_part(name: str) -> bool:
     """Return whether a name is one that `shard_name` returns."""
     return _SHARD.fullmatch(name) is not None
+
+
+def part_in(index: ShardIndex, number: PartNumber) -> CompletePart:
+    """Return a part as a sealed set has it, by the names of its shards; its options and source are not known."""
+    shards = tuple(shard for shard in index.shards if shard.file.startswith(f"shard-{number.part:05d}-"))
+    return CompletePart(number, ShardIndex(index.fields if shards else {}, shards), {}, None)
 
 
 def parsed_part(raw: bytes, number: PartNumber, where: Any) -> CompletePart:

@@ -42,6 +42,7 @@ from memload.formats.shards.part_terms import (
     is_shard_of_part,
     numbers_of,
     parsed_part,
+    part_in,
     shard_name,
     ticket_of,
 )
@@ -255,7 +256,7 @@ class Attempt:
         try:
             self._ticket.rename(self._complete)
         except FileNotFoundError:
-            return self._overtaken(part, progress)
+            return self._overtaken(progress)
         with contextlib.suppress(FileNotFoundError):  # it is being sealed, and has its index on the disk soon
             fsync_directory(self._folder.path)
         self._close()
@@ -298,12 +299,12 @@ class Attempt:
             return self._folder.read(self.number)
         return None
 
-    def _overtaken(self, part: CompletePart, progress: bool | None) -> CompletePart:
+    def _overtaken(self, progress: bool | None) -> CompletePart:
         """Discard this attempt in favour of a complete one, where there is one."""
         self.discard()
         if self._folder.is_sealed:
             note(f"{self._folder.target}: sealed meanwhile, with {self.number} by another writer", progress)
-            return part
+            return part_in(self._folder.index(), self.number)
         other = self._earlier()
         if other is None:
             raise WriterBusyError(

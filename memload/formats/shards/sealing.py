@@ -29,7 +29,13 @@ def seal_parts(folder: Parts, parts: int | None) -> None:
     if folder.is_sealed:
         folder.clear(folder.index())
         return
-    _merged(folder, parts)  # what is missing is told while writers are at work
+    try:
+        _merged(folder, parts)  # what is missing is told while writers are at work
+    except (OSError, ValueError):
+        if not folder.is_sealed:
+            raise
+        folder.clear(folder.index())  # sealed by another process meanwhile, which removed the parts
+        return
     folder.claim()
     try:
         index = _merged(folder, parts)

@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import tempfile
+import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -145,6 +146,54 @@ def test_a_writer_that_completes_after_the_sealing_removes_its_own(proxy, store_
     assert_whole(store_server, "late", memload.open(url))
 
 
+@pytest.mark.parametrize("where", ["s3://bucket/counts", "folder"])
+def test_a_writer_that_completes_after_the_sealing_returns_what_counts(proxy, store_server, tmp_path, where):
+    path = where if "://" in where else tmp_path / where
+
+    def rows():
+        yield {"x": 2}
+        memload.write_part(path, {"x": torch.ones(50)}, part=0, parts=2)
+        memload.write_part(path, {"x": torch.ones(9)}, part=1, parts=2, shard_bytes=1)
+        memload.seal(path)
+
+    written = memload.write_part(path, rows(), part=0, parts=2)
+    assert (written.rows, written.shards) == (50, 1)
+    assert len(memload.open(path)) == 59
+
+
+def test_a_set_of_somebody_else_is_not_returned_as_ones_own(proxy, store_server):
+    url = "s3://bucket/mine-or-not"
+
+    def rows():
+        yield {"x": 2}
+        memload.write(url, {"x": torch.ones(50, dtype=torch.int64)})
+
+    with pytest.raises(FileExistsError, match="another writer completed a set there meanwhile, which stays"):
+        memload.write(url, rows())
+    assert len(memload.open(url)) == 50
+
+
+def test_of_two_writers_of_a_set_at_once_one_is_told(proxy, store_server):
+    """Both are at their last row at the same time; whichever counts, its rows are the set, and the other one raises."""
+    for case in range(3):
+        url, barrier = f"s3://bucket/at-once-{case}", threading.Barrier(2)
+
+        def write_all(value, url=url, barrier=barrier):
+            def rows():
+                yield {"x": value}
+                barrier.wait(60)
+
+            try:
+                return memload.write(url, rows(), progress=False)[0]["x"].item()
+            except FileExistsError:
+                return None
+
+        with ThreadPoolExecutor(2) as pool:
+            told = list(pool.map(write_all, (1, 2)))
+        assert sorted(told, key=str) == [memload.open(url)[0]["x"].item(), None]
+        assert len(store_server.keys(f"at-once-{case}")) == 2
+
+
 def test_other_objects_stay(proxy, store_server):
     store_server.put_bytes("mine/thesis.txt", b"mine")
     with pytest.raises(FileExistsError, match=r"other objects are there, such as 'thesis.txt'"):
@@ -161,7 +210,7 @@ def test_a_whole_set_is_written_as_one_part(proxy, store_server):
     assert_whole(store_server, "whole", ds)
     with pytest.raises(FileExistsError, match="this set is complete"):
         memload.write("s3://bucket/whole", mixed(0, ROWS))
-    with pytest.raises(ValueError, match="a set in a store is complete once it is there"):
+    with pytest.raises(ValueError, match="what is at an address is complete once it is there"):
         memload.write("s3://bucket/whole", mixed(0, ROWS), append=True)
     with pytest.raises(ValueError, match="this writes to a file system only"):
         memload.ShardWriter("s3://bucket/new")
