@@ -176,3 +176,23 @@ def _of_table(table: Any) -> Intervals:
         raise ValueError(f"a table needs the columns start and stop; it has {names}")
     rest = {name: np.asarray(table[name]) for name in names if name not in (start, stop)}
     return Intervals(np.asarray(table[start]), np.asarray(table[stop]), rest)
+
+
+def covered(begins: Nanoseconds, ends: Nanoseconds, times: int = 1) -> tuple[Nanoseconds, Nanoseconds]:
+    """Return the beginning and the end of each piece of time that so many of these intervals cover: int64 (pieces,).
+
+    Pieces rise, and do not touch one another.
+
+    Example:
+        >>> import numpy
+        >>> covered(numpy.array([0, 5, 3]), numpy.array([4, 9, 5]))
+        (array([0]), array([9]))
+        >>> covered(numpy.array([0, 5, 3]), numpy.array([4, 9, 5]), times=2)
+        (array([3]), array([4]))
+    """
+    edges, steps = np.concatenate([begins, ends]), np.repeat([1, -1], [len(begins), len(ends)])
+    order = np.lexsort((-steps, edges))  # at one time, beginnings before ends
+    level = np.cumsum(steps[order])
+    lows = edges[order][(level == times) & (steps[order] > 0)]
+    highs = edges[order][(level == times - 1) & (steps[order] < 0)]
+    return lows[lows < highs], highs[lows < highs]

@@ -27,6 +27,12 @@ class Units(NamedTuple):
     """How many times of a file are no numbers, and left out."""
 
     @classmethod
+    def of_file(cls, names: Sequence[Any], arrays: Sequence[Any]) -> Units:
+        """Return units of times in seconds, in any order; those that are no finite numbers are left out."""
+        finite = [one[np.isfinite(one)] for one in arrays]
+        return cls.of_seconds(names, finite, sum(map(len, arrays)) - sum(map(len, finite)))
+
+    @classmethod
     def of_seconds(cls, names: Sequence[Any], arrays: Sequence[Any], lost: int = 0) -> Units:
         """Return units of times in seconds, in any order. Raises ValueError if one is no time."""
         found = [nanoseconds(one, f"the spikes of unit {name!r}") for name, one in zip(names, arrays, strict=True)]

@@ -257,7 +257,7 @@ class Recording:
 
     def _of_spikes(self, one: Spikes) -> str:
         silent = f", {one.silent:,} of them silent" if one.silent else ""
-        lost = f", and {one.units.lost:,} times that are no numbers, left out" if one.units.lost else ""
+        lost = f", left out: {one.units.lost:,} that are NaN or infinite" if one.units.lost else ""
         begin, end, gaps = one.begin / SECOND, one.end / SECOND, _gaps(one.pieces[0])
         return f"{len(one):,} spikes of {len(one.names):,} units{silent}, {begin:.1f} to {end:.1f} s{gaps}{lost}"
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +15,7 @@ from memload.columns.clocks import Clock
 from memload.columns.fields import Field
 from memload.columns.intervals import Intervals
 from memload.columns.spikes import Spikes
+from memload.errors import FormatError
 from memload.formats.arrays import borrow_array
 
 
@@ -33,6 +38,35 @@ class Found:
     scales: dict[str, tuple[float, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     name: str = ""
+
+    @contextmanager
+    def telling(self, place: str, strict: str = "") -> Iterator[None]:
+        """Keep why something cannot be read, by its place; or raise FormatError that begins with `strict`, if given."""
+        try:
+            yield
+        except (FormatError, TypeError, ValueError) as error:
+            if strict:
+                raise FormatError(f"{strict}: {error}") from error
+            self.left_out[place] = str(error)
+
+    def names_of_units(self, place: str, ids: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the names of units: their ids, or numbers if two have the same one, which is told."""
+        several = len(ids) - len(set(ids))
+        if not several:
+            return tuple(ids)
+        self.left_out[place] = f"{several:,} of {len(ids):,} units have the id of another: all are numbered instead"
+        return tuple(range(len(ids)))
+
+    def check(self, path: Path, missing: str) -> None:
+        """Raise FormatError if there are no fields, with why; or with what is missing, where nothing was left out."""
+        if not self.fields:
+            listed = "; ".join(f"{place}: {why}" for place, why in self.left_out.items()) or missing
+            raise FormatError(f"{path}: nothing in it can be read as a recording: {listed}")
+
+
+def text(value: Any) -> str:
+    """Return a text of a file, which may be bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def one_row(image: Field) -> Field:

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from memload.columns.clocks import Clock
+from memload.columns.clocks import SECOND, Clock, Nanoseconds, nanoseconds
 from memload.columns.fields import Field
-from memload.columns.intervals import Intervals
-from memload.columns.spikes import Spikes
+from memload.columns.intervals import Intervals, covered
+from memload.columns.spikes import Spikes, Units
 from memload.errors import FormatError
 from memload.formats.hdf5 import fields_of_datasets, opened_hdf5
-from memload.formats.recordings.found import Found, one_row
+from memload.formats.recordings.found import Found, one_row, text
 from memload.formats.recordings.nwb_zarr import ZarrDataset, ZarrGroup, is_nwb_zarr
 
 _SERIES = ("acquisition", "stimulus/presentation", "processing", "analysis", "scratch")
@@ -53,13 +53,13 @@ def read_nwb(path: Path, wanted: Sequence[str] | None = None) -> Found:
     if isinstance(wanted, str):
         raise TypeError(f"fields= is a list of names, got {wanted!r}")
     with _opened(path) as file:
-        version = _text(file.attrs.get("nwb_version", ""))
+        version = text(file.attrs.get("nwb_version", ""))
         if not version:
             raise FormatError(
                 f"{path}: {'a folder' if path.is_dir() else 'an HDF5 file'}, but no NWB file: it has no "
                 f"nwb_version; its groups are {list(file)[:12]}. memload.open(path, key=...) reads datasets of any such"
             )
-        found = Found(name=_text(file["identifier"][()]) if "identifier" in file else path.stem)
+        found = Found(name=text(file["identifier"][()]) if "identifier" in file else path.stem)
         names = _names(dict(_series(file)))
         there = [*names, *([_SPIKES] if _SPIKES in file else [])]
         for name in there if wanted is None else [name for name in wanted if name in there]:
@@ -72,11 +72,7 @@ def read_nwb(path: Path, wanted: Sequence[str] | None = None) -> Found:
     for name in wanted or ():
         if name not in there:
             raise KeyError(f"{path}: no series {name!r}; there are {there}")
-    if not found.fields:
-        listed = (
-            "; ".join(f"{place}: {why}" for place, why in found.left_out.items()) or "it has no series and no units"
-        )
-        raise FormatError(f"{path}: nothing in it can be read as a recording: {listed}")
+    found.check(path, "it has no series and no units")
     return found
 
 
@@ -141,22 +137,17 @@ def _names(places: Mapping[str, Any]) -> dict[str, str]:
 
 def _add(found: Found, path: Path, name: str, group: Any, *, strict: bool) -> None:
     """Add a series, or say why it is left out."""
-    try:
+    with found.telling(group.name, f"{path}, series {name!r}" if strict else ""):
         clock = _clock(group)
         rows, scale = _rows(group)
         clock.check_rows(name, rows.rows)
-    except (FormatError, TypeError, ValueError) as error:
-        if strict:
-            raise FormatError(f"{path}, series {name!r}: {error}") from error
-        found.left_out[group.name] = str(error)
-        return
-    found.fields[name], found.clocks[name] = rows, clock
-    if scale != (1.0, 0.0):
-        found.scales[name] = scale
+        found.fields[name], found.clocks[name] = rows, clock
+        if scale != (1.0, 0.0):
+            found.scales[name] = scale
 
 
 def _clock(group: Any) -> Clock:
-    unit = _text(group["data"].attrs.get("unit", "")) if "data" in group else ""
+    unit = text(group["data"].attrs.get("unit", "")) if "data" in group else ""
     if "timestamps" in group:
         return Clock(timestamps=group["timestamps"][()], unit=unit)
     if "starting_time" not in group:
@@ -170,7 +161,7 @@ def _clock(group: Any) -> Clock:
 def _rows(group: Any) -> tuple[Field, tuple[float, float]]:
     """The rows of a series, and conversion and offset."""
     if "data" not in group:
-        first = _text(group["external_file"][0])
+        first = text(group["external_file"][0])
         raise FormatError(f"its frames are in other files, such as {first!r}: read these as a field of their own")
     if "indexed_images" in group or "indexed_timeseries" in group:
         return _indexed(group)
@@ -225,27 +216,63 @@ def _images(group: Any) -> Field:
 
 
 def _add_units(found: Found, path: Path, group: Any, *, strict: bool) -> None:
-    if "spike_times" not in group or not len(group["spike_times"]):
-        why = f"units without spikes: their columns are {[_text(one) for one in group.attrs.get('colnames', ())]}"
-        if strict:
-            raise FormatError(f"{path}: {why}")
-        found.left_out[group.name] = why
-        return
-    start = stop = None
-    if "obs_intervals" in group and len(group["obs_intervals"]):
-        observed = group["obs_intervals"][()]
-        start, stop = float(observed.min()), float(observed.max())
-    found.fields[_SPIKES] = Spikes(functools.partial(_spike_times, path, group.name), start, stop)
+    with found.telling(group.name, str(path) if strict else ""):
+        if "spike_times" not in group or not len(group["spike_times"]):
+            columns = [text(one) for one in group.attrs.get("colnames", ())]
+            raise FormatError(f"units without spikes: their columns are {columns}")
+        count = len(group["spike_times_index"])
+        ids = group["id"][()].tolist() if "id" in group else list(range(count))
+        if len(ids) != count:
+            raise FormatError(f"{len(ids):,} units have an id, and {count:,} have spikes")
+        names = found.names_of_units(f"{group.name}/id", ids)
+        spikes = functools.partial(_spike_times, path, group.name, names)
+        found.fields[_SPIKES] = Spikes(spikes, recorded=_observed(found, group))
 
 
-def _spike_times(path: Path, place: str) -> dict[Any, Any]:
+def _spike_times(path: Path, place: str, names: tuple[Any, ...]) -> Units:
     with _opened(path) as file:
         group = file[place]
         times, ends = group["spike_times"][()], group["spike_times_index"][()].astype(np.int64)
-        names = group["id"][()].tolist() if "id" in group else list(range(len(ends)))
     if (np.diff(ends, prepend=0) < 0).any() or (len(ends) and ends[-1] > len(times)):
         raise FormatError(f"{path}: spike_times_index does not fit the {len(times):,} spike_times")
-    return dict(zip(names, np.split(times, ends)[: len(ends)], strict=True))
+    units = Units.of_file(names, np.split(times, ends)[: len(ends)])
+    if units.lost == len(times):
+        raise FormatError(f"{path}, {place}: none of the {len(times):,} spike_times is a number")
+    return units
+
+
+def _observed(found: Found, group: Any) -> Intervals | None:
+    """When spikes were recorded: while all units were observed, or any of them if they never were together."""
+    tables = _observations(group)
+    if not tables:
+        return None
+    begins, ends = (np.concatenate([table[edge] for table in tables]) for edge in (0, 1))
+    pieces = covered(begins, ends, times=len(tables))
+    where = "all of them were"
+    if not len(pieces[0]):
+        pieces = covered(begins, ends)
+        where = "one of them was, since they never were together; the others count as silent"
+    if len(tables) > 1:
+        seconds = (pieces[1] - pieces[0]).sum() / SECOND
+        found.left_out[f"{group.name}/obs_intervals"] = (
+            f"units were observed at different times: spikes are read where {where} ({seconds:g} s)"
+        )
+    return Intervals.at_nanoseconds(*pieces, {})
+
+
+def _observations(group: Any) -> list[tuple[Nanoseconds, Nanoseconds]]:
+    """The pieces of time in which units were observed: once for all units that have the same ones."""
+    if "obs_intervals" not in group:
+        return []
+    times = group["obs_intervals"][()]
+    ends = group["obs_intervals_index"][()].astype(np.int64) if "obs_intervals_index" in group else [len(times)]
+    found = {}
+    for one in np.split(times, ends)[: len(ends)]:
+        one = one[np.isfinite(one).all(axis=1)]
+        pieces = covered(nanoseconds(one[:, 0], "obs_intervals"), nanoseconds(one[:, 1], "obs_intervals"))
+        if len(pieces[0]):
+            found[np.stack(pieces).tobytes()] = pieces
+    return list(found.values())
 
 
 def _tables(file: Any) -> Iterator[tuple[str, Any]]:
@@ -260,7 +287,7 @@ def _add_table(found: Found, name: str, table: Any) -> None:
     start, stop = table["start_time"][()], table["stop_time"][()]
     columns = {}
     for column in table.attrs.get("colnames", ()):
-        one = _text(column)
+        one = text(column)
         if one in ("start_time", "stop_time") or one not in table or f"{one}_index" in table:
             continue
         values = table[one]
@@ -268,14 +295,8 @@ def _add_table(found: Found, name: str, table: Any) -> None:
             texts = values.dtype.metadata is None or "vlen" in values.dtype.metadata
             if not texts:
                 continue
-            columns[one] = np.array([_text(each) for each in values[()]], dtype=object)
+            columns[one] = np.array([text(each) for each in values[()]], dtype=object)
         elif values.dtype.kind in "biuf":
             columns[one] = values[()]
-    try:
+    with found.telling(table.name):
         found.intervals[name] = Intervals(start, stop, columns)
-    except (TypeError, ValueError) as error:
-        found.left_out[table.name] = str(error)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from memload.columns.clocks import Clock
+from memload.columns.clocks import SLACK, Clock, nanoseconds
 from memload.columns.fields import Field
-from memload.columns.intervals import Intervals
-from memload.columns.spikes import Spikes
+from memload.columns.intervals import Intervals, covered
+from memload.columns.spikes import Spikes, Units
 from memload.errors import FormatError
 from memload.formats.hdf5 import fields_of_datasets, is_hdf5, opened_hdf5
-from memload.formats.recordings.found import Found
+from memload.formats.recordings.found import Found, text
 
 _OF_TIMES = ("timestamps", "timestamp_indices_1s", "domain", "unit_index")
 
@@ -67,25 +66,19 @@ def read_temporaldata(path: Path, wanted: Sequence[str] | None = None) -> Found:
     for name in wanted or ():
         if name not in there:
             raise KeyError(f"{path}: no field {name!r}; there are {there}")
-    if not found.fields:
-        listed = "; ".join(f"{place}: {why}" for place, why in found.left_out.items())
-        raise FormatError(f"{path}: it has no series that can be read: {listed or 'there is none'}")
+    found.check(path, "it has no series")
     return found
 
 
 def _object(group: Any) -> str:
-    return str(_text(group.attrs.get("object", "")))
-
-
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+    return text(group.attrs.get("object", ""))
 
 
 def _name(file: Any) -> str:
     """The name of the session, where the file says it: temporaldata leaves that to its users."""
     groups = [file, *(file[name] for name in ("session",) if name in file)]
     found = [group.attrs[name] for group in groups for name in ("session_id", "id") if name in group.attrs]
-    return str(_text(found[0])) if found else ""
+    return text(found[0]) if found else ""
 
 
 def _below(group: Any, above: str) -> Iterator[tuple[str, Any]]:
@@ -108,22 +101,21 @@ def _names(place: str, kind: str, group: Any) -> list[str]:
 
 def _add(found: Found, path: Path, name: str, group: Any, *, strict: bool) -> None:
     """Add a field, or say why it is left out."""
-    try:
-        if "sampling_rate" in group.attrs:
-            rows, clock = _regular(group, group[name.rpartition(".")[2]])
-        elif group.name.rpartition("/")[2] == name.rpartition(".")[2]:
-            found.fields[name] = _spikes(path, group)
+    with found.telling(name, f"{path}, field {name!r}" if strict else ""):
+        if _is_spikes(name, group):
+            found.fields[name] = _spikes(found, path, name, group)
             return
+        array = group[name.rpartition(".")[2]]
+        if "sampling_rate" in group.attrs:
+            rows, clock = _regular(group, array)
         else:
-            rows = fields_of_datasets({"x": group[name.rpartition(".")[2]]})["x"]
-            clock = Clock(timestamps=group["timestamps"][()])
+            rows, clock = fields_of_datasets({"x": array})["x"], Clock(timestamps=group["timestamps"][()])
         clock.check_rows(name, rows.rows)
-    except (FormatError, TypeError, ValueError) as error:
-        if strict:
-            raise FormatError(f"{path}, field {name!r}: {error}") from error
-        found.left_out[name] = str(error)
-        return
-    found.fields[name], found.clocks[name] = rows, clock
+        found.fields[name], found.clocks[name] = rows, clock
+
+
+def _is_spikes(name: str, group: Any) -> bool:
+    return "sampling_rate" not in group.attrs and group.name.rpartition("/")[2] == name.rpartition(".")[2]
 
 
 def _regular(group: Any, array: Any) -> tuple[Field, Clock]:
@@ -136,30 +128,41 @@ def _regular(group: Any, array: Any) -> tuple[Field, Clock]:
     return rows.select(there), Clock(timestamps=starts[0] + there / rate)
 
 
-def _spikes(path: Path, group: Any) -> Spikes:
+def _spikes(found: Found, path: Path, name: str, group: Any) -> Spikes:
     if not len(group["timestamps"]):
         raise FormatError("it has no spikes")
-    domain = [group[f"domain/{edge}"][()] for edge in ("start", "end")]
-    return Spikes(functools.partial(_spike_times, path, group.name), float(domain[0].min()), float(domain[1].max()))
+    for array in group:
+        if array not in _OF_TIMES:
+            found.left_out[f"{name}.{array}"] = "an array beside spikes, of which times and units are read alone"
+    held = "unit_index" in group and "units" in group.parent and "id" in group.parent["units"]
+    names = ()
+    if held:
+        ids = [one.decode() if isinstance(one, bytes) else one for one in group.parent["units/id"][()].tolist()]
+        names = found.names_of_units(f"{name.rpartition('.')[0]}.units.id".lstrip("."), ids)
+    return Spikes(functools.partial(_spike_times, path, group.name, names), recorded=_domain(group))
 
 
-def _spike_times(path: Path, place: str) -> dict[Any, NDArray[Any]]:
-    """The times of each unit, by the names that a group `units` beside the spikes has for them."""
+def _domain(group: Any) -> Intervals:
+    """The pieces of time in which a series was recorded; one that ends with its last row contains it."""
+    begins, ends = (nanoseconds(group[f"domain/{edge}"][()], "domain") for edge in ("start", "end"))
+    last = nanoseconds(group["timestamps"][-1], "timestamps")
+    return Intervals.at_nanoseconds(*covered(begins, np.where(ends == last, last + SLACK + 1, ends)), {})
+
+
+def _spike_times(path: Path, place: str, names: tuple[Any, ...]) -> Units:
+    """The times of each unit, by names, or by numbers where there are none."""
     with opened_hdf5(path) as file:
         group = file[place]
         times = group["timestamps"][()]
         units = group["unit_index"][()] if "unit_index" in group else np.zeros(len(times), np.int64)
-        held = "units" in group.parent and "id" in group.parent["units"]
-        named = [_text(one) for one in group.parent["units/id"][()].tolist()] if held else []
-    if len(units) != len(times) or units.min() < 0 or (len(named) and units.max() >= len(named)):
+    if len(units) != len(times) or units.min() < 0 or (len(names) and units.max() >= len(names)):
         raise FormatError(
-            f"{path}, {place}: unit_index does not fit the {len(times):,} timestamps and {len(named)} units"
+            f"{path}, {place}: unit_index does not fit the {len(times):,} timestamps and {len(names)} units"
         )
-    count = len(named) or int(units.max()) + 1
-    names = named if named and len(set(named)) == count else list(range(count))
+    names = names or tuple(range(int(units.max()) + 1))
     order = np.argsort(units, kind="stable")
     cuts = np.searchsorted(units[order], np.arange(1, len(names)))
-    return dict(zip(names, np.split(times[order], cuts), strict=True))
+    return Units.of_file(names, np.split(times[order], cuts))
 
 
 def _add_intervals(found: Found, place: str, group: Any) -> None:
@@ -170,8 +173,6 @@ def _add_intervals(found: Found, place: str, group: Any) -> None:
         if name in ("start", "end") or values.shape[:1] != start.shape:
             continue
         texts = values.dtype.kind in "SO"
-        columns[name] = np.array([_text(one) for one in values[()].tolist()], dtype=object) if texts else values[()]
-    try:
+        columns[name] = np.array([text(one) for one in values[()].tolist()], dtype=object) if texts else values[()]
+    with found.telling(place):
         found.intervals[place] = Intervals(start, stop, columns)
-    except (TypeError, ValueError) as error:
-        found.left_out[place] = str(error)

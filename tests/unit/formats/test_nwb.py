@@ -259,3 +259,61 @@ def test_a_series_with_bad_times_is_told_and_the_others_are_read(path, tmp_path)
     assert set(session.fields) == {"raw", "traces", "neuropil", "again"}
     with pytest.raises(memload.FormatError, match="units without spikes"):
         memload.open_nwb(copy, fields=["units"])
+
+
+def written(place, *units):
+    """A file of units, each the arguments of add_unit."""
+    file = pynwb.NWBFile("units", "u", datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc))
+    for one in units:
+        file.add_unit(**one)
+    with pynwb.NWBHDF5IO(str(place), "w") as io:
+        io.write(file)
+    return memload.open_nwb(place)
+
+
+def test_units_of_one_id_are_numbered_and_none_is_lost(tmp_path):
+    spikes = [[0.1, 0.2, 0.3], [1.1, 1.2, 1.3], [2.1, 2.2, 2.3]]
+    session = written(
+        tmp_path / "x.nwb", *({"spike_times": one, "id": k} for one, k in zip(spikes, (0, 0, 1), strict=True))
+    )
+    assert session.fields["units"].names == (0, 1, 2)
+    for unit, expected in enumerate(spikes):
+        np.testing.assert_allclose(session.fields["units"].of_unit(unit), expected, atol=1e-9)
+    assert session.left_out == {"/units/id": "1 of 3 units have the id of another: all are numbered instead"}
+
+
+def test_gaps_in_what_was_observed_are_no_silence(tmp_path):
+    observed = [[0.0, 2.0], [6.0, 8.0]]
+    units = [{"spike_times": [0.5, k + 1.0, 3.0, 6.5], "obs_intervals": observed} for k in range(2)]
+    session = written(tmp_path / "x.nwb", *units)
+    assert not session.left_out
+    rows = session.slices(1.0, rates={"units": 1}, at=[0.0, 3.0, 6.0], pad=True)
+    assert [row["units_mask"].tolist() for row in rows] == [[True], [False], [True]]
+    assert [row["units"].tolist() for row in rows] == [[[1, 1]], [[0, 0]], [[1, 1]]]
+    assert [int(row["onset"]) for row in session.slices(1.0, rates={"units": 1}, at=[0.0, 1.5, 3.0, 6.0])] == [0, 3]
+    assert "5 spikes of 2 units, 0.0 to 8.0 s, 1 gap" in str(session)
+
+
+@pytest.mark.parametrize(
+    ("other", "pieces", "told"),
+    [
+        ([[1.0, 4.0], [4.0, 7.0]], ([1, 6], [2, 7]), "spikes are read where all of them were (2 s)"),
+        ([[3.0, 5.0]], ([0, 3, 6], [2, 5, 8]), "where one of them was, since they never were together"),
+        ([[0.0, 2.0], [np.nan, 3.0], [6.0, 8.0]], ([0, 6], [2, 8]), ""),
+    ],
+)
+def test_units_that_were_observed_at_different_times_are_read_where_all_were(tmp_path, other, pieces, told):
+    units = [{"spike_times": [0.5, 1.5, 3.5, 6.5], "obs_intervals": one} for one in ([[0.0, 2.0], [6.0, 8.0]], other)]
+    session = written(tmp_path / "x.nwb", *units)
+    np.testing.assert_array_equal(np.stack(session.pieces("units")) / 1e9, pieces)
+    assert told in session.left_out.get("/units/obs_intervals", "")
+    assert bool(session.left_out) == bool(told)
+
+
+def test_spike_times_that_are_no_numbers_are_left_out_and_told(tmp_path):
+    session = written(tmp_path / "x.nwb", {"spike_times": [0.5, np.nan, 1.5]}, {"spike_times": [0.7]})
+    assert "3 spikes of 2 units, 0.5 to 1.5 s, left out: 1 that are NaN or infinite" in str(session)
+    assert session.slices(1.0, rates={"units": 1})[0]["units"].tolist() == [[1, 1]]
+    nothing = written(tmp_path / "y.nwb", {"spike_times": [np.nan, np.nan]})
+    with pytest.raises(memload.FormatError, match=r"y\.nwb, /units: none of the 2 spike_times is a number"):
+        print(nothing)

@@ -135,3 +135,42 @@ def test_spikes_that_do_not_fit_their_units_are_told(path, tmp_path):
     spikes = memload.open_temporaldata(copy, fields=["spikes"]).fields["spikes"]
     with pytest.raises(memload.FormatError, match="unit_index does not fit the 300 timestamps and 4 units"):
         _ = spikes.names
+
+
+def spikes_of(place, change, **more):
+    data = Data(
+        spikes=IrregularTimeSeries(timestamps=np.arange(1, 401) / 10, unit_index=np.arange(400) % 3, **more),
+        units=ArrayDict(id=np.array(["a", "b", "c"])),
+        domain=Interval(0.0, 40.0),
+    )
+    with h5py.File(place, "w") as file:
+        change(data).to_hdf5(file)
+    return memload.open_temporaldata(place)
+
+
+def test_gaps_in_the_domain_of_spikes_are_no_silence(tmp_path):
+    chosen = Interval(np.array([2.0, 20.0]), np.array([5.0, 30.0]))
+    found = spikes_of(tmp_path / "x.h5", lambda data: data.select_by_interval(chosen), domain=Interval(0.0, 40.0))
+    rows = found.only("spikes").slices(1.0, at=[3.0, 10.0, 21.0], rates={"spikes": 1}, pad=True)
+    assert [row["spikes_mask"].tolist() for row in rows] == [[True], [False], [True]]
+    assert [int(row["spikes"].sum()) for row in rows] == [10, 0, 10]
+    kept = found.slices(1.0, at=[3.0, 10.0, 21.0], rates={"spikes": 1})
+    assert [int(row["onset"]) for row in kept] == [0, 2]
+
+
+def test_a_domain_that_ends_with_the_last_spike_contains_it(tmp_path):
+    found = spikes_of(tmp_path / "x.h5", lambda data: data, domain="auto")
+    assert len(found.fields["spikes"]) == 400
+
+
+def test_what_stands_beside_spikes_and_units_of_one_name_is_told(tmp_path):
+    def change(data):
+        data.units = ArrayDict(id=np.array(["a", "b", "b"]))
+        return data
+
+    found = spikes_of(tmp_path / "x.h5", change, domain="auto", amp=np.zeros(400))
+    assert found.fields["spikes"].names == (0, 1, 2)
+    assert found.left_out == {
+        "spikes.amp": "an array beside spikes, of which times and units are read alone",
+        "units.id": "1 of 3 units have the id of another: all are numbered instead",
+    }
