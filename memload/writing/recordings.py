@@ -25,7 +25,7 @@ from memload.columns.fields import Field
 from memload.dataset.dataset import Dataset
 from memload.dataset.recordings.recording import Recording
 from memload.formats.codecs.by_field import Codecs, check_known, words_of
-from memload.formats.recordings.folder import described, folders_of
+from memload.formats.recordings.folder import check_storable, described, folders_of
 from memload.formats.recordings.found import Found
 from memload.formats.shards.index import RECORDING_NAME, TIMES_NAME
 from memload.formats.shards.staging import Staging, makes, target_of, write_durably
@@ -51,14 +51,18 @@ def write_recording(
         codec: as in `memload.write`.
         resume: keep the complete sets of an interrupted call.
         progress: False silences the note about these.
+
+    Raises:
+        ValueError: a column of intervals, or the name of a unit, is neither numbers nor texts.
     """
+    found = _found(recording)
+    check_storable(found)
     rows = {name: Dataset({name: one}) for name, one in recording.fields.items() if isinstance(one, Field)}
     check_known(codec, rows)
     sets = {
         name: SetOf(_words(one, codec_of(name, codec)), partial(write_set, data=one, codec=codec_of(name, codec)))
         for name, one in rows.items()
     }
-    found = _found(recording)
     return write_folder(target_of(path), sets, lambda: found, made_of(recording), resume, progress)
 
 

@@ -110,7 +110,7 @@ def write(
         FileExistsError: `path` exists, and `append` is not set; or another writer completed a set at this address of a
             store meanwhile, which stays.
         ValueError, TypeError: `data` is of another type, there is no row, fields do not fit together, or a conversion
-            does not fit the fields.
+            does not fit the fields; or a column of a recording's intervals has None, or numbers beside texts.
         IndexError: a row number is out of range.
         DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
         WriterBusyError: another writer is at work on `path`.

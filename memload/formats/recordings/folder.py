@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from memload.columns.clocks import Clock
 from memload.columns.intervals import Intervals
+from memload.columns.numbers import kind
 from memload.columns.spikes import Spikes, Units
 from memload.errors import ShardFormatError
 from memload.formats.recordings.found import Found
@@ -39,6 +40,9 @@ def described(found: Found) -> tuple[dict[str, Any], Arrays]:
     """Return recording.json, and the arrays of times.npz.
 
     A clock without a field is that of rows which are decoded while they are written.
+
+    Raises:
+        ValueError: as `check_storable`.
     """
     arrays: Arrays = {}
     names = list(dict.fromkeys([*found.fields, *found.clocks]))
@@ -47,14 +51,14 @@ def described(found: Found) -> tuple[dict[str, Any], Arrays]:
     for number, name in enumerate(names):
         one = found.fields.get(name)
         if isinstance(one, Spikes):
-            fields[name] = _of_spikes(one, f"spikes/{number}", arrays)
+            fields[name] = _of_spikes(name, one, f"spikes/{number}", arrays)
         else:
             fields[name] = {
                 "folder": folders[name],
                 "clock": _of_clock(found.clocks[name], f"clock/{number}", arrays),
             }
     tables = {
-        name: _of_table(table, f"intervals/{number}", arrays)
+        name: _of_table(name, table, f"intervals/{number}", arrays)
         for number, (name, table) in enumerate(found.intervals.items())
     }
     document = {
@@ -67,6 +71,16 @@ def described(found: Found) -> tuple[dict[str, Any], Arrays]:
         "left_out": found.left_out,
     }
     return document, arrays
+
+
+def check_storable(found: Found) -> None:
+    """Raise ValueError if a column or the name of a unit is neither numbers nor texts; the message says where."""
+    for name, table in found.intervals.items():
+        for column, values in table.columns.items():
+            _stored_column(f"the column {column!r} of the intervals {name!r}", values)
+    for name, one in found.fields.items():
+        if isinstance(one, Spikes):
+            _stored_names(name, one.names)
 
 
 def folders_of(names: Sequence[str]) -> dict[str, str]:
@@ -87,29 +101,80 @@ def _of_clock(clock: Clock, place: str, arrays: Arrays) -> dict[str, Any]:
     return {"times": place, "gap": clock.gap, "unit": clock.unit}
 
 
-def _of_spikes(spikes: Spikes, place: str, arrays: Arrays) -> dict[str, Any]:
+def _of_spikes(name: str, spikes: Spikes, place: str, arrays: Arrays) -> dict[str, Any]:
     names, times, _ = spikes.units
     arrays[f"{place}/times"] = np.concatenate(times)
     arrays[f"{place}/counts"] = np.array([len(one) for one in times], dtype=np.int64)
-    plain = [one.item() if hasattr(one, "item") else one for one in names]
-    texts = [one if isinstance(one, int | str) else str(one) for one in plain]
-    entry: dict[str, Any] = {"spikes": place, "begin": spikes.begin, "end": spikes.end, "units": texts}
+    units = _stored_names(name, names)
+    entry: dict[str, Any] = {"spikes": place, "begin": spikes.begin, "end": spikes.end, "units": units}
     if len(spikes.pieces[0]) > 1:
         entry["pieces"] = f"{place}/pieces"
         arrays[f"{place}/pieces"] = np.stack(spikes.pieces)
     return entry
 
 
-def _of_table(table: Intervals, place: str, arrays: Arrays) -> dict[str, Any]:
+def _stored_names(name: str, units: Sequence[Any]) -> list[int | float | str]:
+    names = [_plain(one) for one in units]
+    for row, one in enumerate(names):
+        if not isinstance(one, int | float | str):
+            raise ValueError(f"the unit {row:,} of {name!r} is named {_said(one)}; expected a number or a text")
+    return names
+
+
+def _of_table(name: str, table: Intervals, place: str, arrays: Arrays) -> dict[str, Any]:
     arrays[f"{place}/begins"], arrays[f"{place}/ends"] = table.begins, table.ends
     columns: dict[str, Any] = {}
-    for number, (name, values) in enumerate(table.columns.items()):
-        if values.dtype.kind in "OUS":
-            columns[name] = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
+    for number, (one, given) in enumerate(table.columns.items()):
+        values = _stored_column(f"the column {one!r} of the intervals {name!r}", given)
+        if values.dtype == object:
+            columns[one] = values.tolist()
         else:
-            columns[name] = f"{place}/{number}"
-            arrays[columns[name]] = values
+            columns[one] = f"{place}/{number}"
+            arrays[columns[one]] = values
     return {"times": place, "columns": columns}
+
+
+def _stored_column(what: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return a column of numbers, or one of texts as objects; numbers that are objects become int64, float64 or bool.
+
+    Raises:
+        ValueError: it has texts beside numbers, or something else, such as None; the message begins with `what`.
+    """
+    if values.dtype.kind not in "OUS":
+        return values
+    cells = [_plain(one) for one in values.reshape(-1).tolist()]
+    types = {type(one) for one in cells}
+    if types <= {str}:
+        made = np.empty(len(cells), dtype=object)
+        made[:] = cells
+        return made.reshape(values.shape)
+    dtype = types.pop() if len(types) == 1 else float if types == {int, float} else None
+    if dtype in (bool, int, float) and all(_fits(one, dtype) for one in cells):
+        return np.array(cells, dtype=np.int64 if dtype is int else dtype).reshape(values.shape)
+    odd = next((k for k, one in enumerate(cells) if not (isinstance(one, str | int | float) and _fits(one, int))), None)
+    if odd is None:
+        odd = next((k for k, one in enumerate(cells) if type(one) is not type(cells[0])), 0)
+    raise ValueError(
+        f"{what} has {_said(cells[odd])} in row {odd // (len(cells) // len(values)):,}; a column is written if it has "
+        'numbers of 64 bits alone, or texts alone: give NaN, or "", for what is missing'
+    )
+
+
+def _fits(value: Any, dtype: type) -> bool:
+    """Return whether an integer is the same as int64 or float64; others are."""
+    if not isinstance(value, int) or dtype is bool:
+        return True
+    return -(2**63) <= value < 2**63 if dtype is int else abs(value) <= 2**1023 and int(float(value)) == value
+
+
+def _said(value: Any) -> str:
+    return "None" if value is None else kind(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a scalar of numpy as that of Python, and bytes as text."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return plain.decode() if isinstance(plain, bytes) else plain
 
 
 def holds_recording(path: Path) -> bool:

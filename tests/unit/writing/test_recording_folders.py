@@ -88,6 +88,68 @@ def test_a_recording_is_read_back_as_it_was_written(tmp_path):
     assert len(memload.open(tmp_path / "shards" / "stim")) == 1800  # a set like others
 
 
+def beside(column=None, units=None):
+    """A recording with a column of intervals, and spikes of units of these names."""
+    units = {1: [0.5], 2: [1.0]} if units is None else {name: [0.5] for name in units}
+    return memload.recording(
+        {"x": np.arange(60), "units": memload.Spikes(units, 0.0, 2.0)},
+        clocks={"x": 30},
+        intervals={"trials": {"start": [0, 1], "stop": [1, 2], "kind": np.array([0, 1]) if column is None else column}},
+    )
+
+
+def objects(*values):
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype"),
+    [
+        (objects(1, 2), "int64"),
+        (objects(np.int16(1), 2), "int64"),
+        (objects(1, 2.5), "float64"),
+        (objects(float("nan"), 2), "float64"),
+        (objects(True, False), "bool"),
+        (objects("1", "2"), "object"),
+        (np.array([b"go", b"stop"]), "object"),
+        (np.array([["a", "b"], ["c", "d"]]), "object"),
+        (np.array([[1, 2], [3, 4]], object), "int64"),
+    ],
+)
+def test_columns_of_objects_are_read_back_as_they_were(tmp_path, column, dtype):
+    found = memload.write(tmp_path / "r", beside(column), progress=False).intervals["trials"].columns["kind"]
+    assert found.dtype == dtype
+    expected = np.char.decode(column) if column.dtype.kind == "S" else column
+    np.testing.assert_array_equal(found, expected.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (objects(None, 2), "has None in row 0"),
+        (objects("go", None), "has None in row 1"),
+        (objects("go", 2), "has an int in row 1"),
+        (objects(2, 2**70), "has an int in row 1"),
+        (objects([1], [2, 3]), "has a list in row 0"),
+    ],
+)
+def test_columns_that_would_be_others_are_told_before_anything_is_written(tmp_path, column, message):
+    with pytest.raises(ValueError, match=rf"the column 'kind' of the intervals 'trials' {message}; .* give NaN, or"):
+        memload.write(tmp_path / "r", beside(column), progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_units_are_read_back_as_they_were(tmp_path):
+    names = (1.5, 2.5, "a", 3, np.float64(0.1), 1e300)
+    found = memload.write(tmp_path / "r", beside(units=names), progress=False).fields["units"].names
+    assert found == names
+    assert [type(one) for one in found] == [float, float, str, int, float, float]
+    with pytest.raises(ValueError, match=r"the unit 1 of 'units' is named None; expected a number or a text"):
+        memload.write(tmp_path / "s", beside(units=[1, None]), progress=False)
+
+
 @settings(max_examples=10)
 @given(st.lists(st.integers(-(2**53), 2**53), min_size=2, max_size=20, unique=True), st.randoms(use_true_random=False))
 def test_times_stay_whole_nanoseconds(tmp_path_factory, times, random):
