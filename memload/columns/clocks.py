@@ -137,8 +137,10 @@ class Clock:
             return
         object.__setattr__(self, "_times", _rising(self.timestamps))
         object.__setattr__(self, "timestamps", None)  # seconds are made of the nanoseconds when they are asked for
-        if self.gap is not None and not self.gap > 0:
-            raise ValueError(f"gap= is a number of seconds, more than 0, got {self.gap}")
+        if self.gap is not None:
+            if one_time(self.gap, "gap=") <= 0:
+                raise ValueError(f"gap= is a number of seconds, more than 0, got {self.gap}")
+            object.__setattr__(self, "gap", float(self.gap))
 
     @classmethod
     def at_nanoseconds(cls, times: Nanoseconds, gap: float | None = None, unit: str = "") -> Clock:
@@ -257,7 +259,7 @@ def as_clock(name: str, given: Any) -> Clock:
     if isinstance(given, Clock):
         return given
     try:
-        if isinstance(given, int | float | Fraction) and not isinstance(given, bool):
+        if isinstance(given, int | float | Fraction | np.number) and not isinstance(given, bool):
             return Clock(rate=given)
         if isinstance(given, tuple) and len(given) == 2:
             return Clock(rate=given[0], start=given[1])

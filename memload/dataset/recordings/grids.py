@@ -42,6 +42,9 @@ class SliceRequest:
     columns: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        for argument, given, such in (("rates", self.rates, 30), ("offset", self.offset, 0.1)):
+            if not isinstance(given, Mapping):
+                raise TypeError(f"{argument}= is by field, as in {argument}={{'stim': {such}}}; got {given!r}")
         fraction(self.duration, "duration=")
         if self.hop is not None:
             fraction(self.hop, "hop=")

@@ -153,7 +153,8 @@ class Recording:
             >>> slices[1]["responses"].tolist()
             [4.0, 5.0, 6.0, 7.0]
         """
-        request = SliceRequest(duration, hop, rates or {}, offset or {}, sampling, at, random, pad, tuple(columns))
+        rates, offset = ({} if one is None else one for one in (rates, offset))
+        request = SliceRequest(duration, hop, rates, offset, sampling, at, random, pad, tuple(columns))
         return sliced(self.fields, self.clocks, self._within(within), request)
 
     def only(self, *names: str) -> Recording:
@@ -167,7 +168,8 @@ class Recording:
                 raise KeyError(f"no field {name!r}; there are {list(self.fields)}")
         clocks = {name: self.clocks[name] for name in names if name in self.clocks}
         casts = {name: self.casts[name] for name in names if name in self.casts}
-        return Recording({name: self.fields[name] for name in names}, clocks, self.intervals, self.name, casts)
+        fields = {name: self.fields[name] for name in names}
+        return Recording(fields, clocks, self.intervals, self.name, casts, self.left_out)
 
     def blocks(self, seconds: float) -> Intervals:
         """Return intervals of so many seconds, one after the other, over the time that all fields cover.
@@ -184,6 +186,9 @@ class Recording:
             Intervals(1 from 7.5 to 10.0 s)
         """
         start, stop = self.span
+        if stop <= start:
+            spans = ", ".join(f"{name} {low:g} to {high:g} s" for name, (low, high) in self._spans().items())
+            raise ValueError(f"there are no blocks, since no time is in all fields: {spans}")
         count = int((stop - start) / seconds + 1e-9) if seconds > 0 else 0
         if count < 1:
             raise ValueError(f"no block of {seconds} s fits into the recording, {start} to {stop} s")
@@ -192,13 +197,18 @@ class Recording:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The seconds from which and up to which all fields were recorded."""
-        spans = [self._span(name) for name in self.fields]
-        return max(begin for begin, _ in spans) / SECOND, min(end for _, end in spans) / SECOND
+        """The seconds from which and up to which all fields were recorded; the first is later if they never were."""
+        spans = self._spans().values()
+        return max(begin for begin, _ in spans), min(end for _, end in spans)
 
     def pieces(self, name: str) -> tuple[Nanoseconds, Nanoseconds]:
         """Return the beginning and the end of each piece of time without a gap of a field: nanoseconds, int64 (n,)."""
         return pieces_of(self.fields[name], self.clocks.get(name))
+
+    def _spans(self) -> dict[str, tuple[float, float]]:
+        """The seconds from which and up to which each field was recorded."""
+        spans = {name: self._span(name) for name in self.fields}
+        return {name: (begin / SECOND, end / SECOND) for name, (begin, end) in spans.items()}
 
     def _span(self, name: str) -> tuple[int, int]:
         begins, ends = self.pieces(name)
@@ -216,7 +226,8 @@ class Recording:
 
     def __repr__(self) -> str:
         start, stop = self.span
-        return f"<Recording{self._named} of {', '.join(self.fields)}: {stop - start:,.1f} s>"
+        common = f"{stop - start:,.1f} s" if stop > start else "no time in all of them"
+        return f"<Recording{self._named} of {', '.join(self.fields)}: {common}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         tracks = {name: one if isinstance(one, Spikes) else Dataset({name: one}) for name, one in self.fields.items()}
@@ -228,8 +239,8 @@ class Recording:
         return f" {self.name!r}" if self.name else ""
 
     def _lines(self) -> Iterator[str]:
-        spans = [self._span(name) for name in self.fields]
-        seconds = (max(end for _, end in spans) - min(begin for begin, _ in spans)) / SECOND
+        spans = self._spans().values()
+        seconds = max(end for _, end in spans) - min(begin for begin, _ in spans)
         yield f"memload.Recording{self._named}: {seconds:,.1f} s"
         width = max(map(len, [*self.fields, *self.intervals]))
         kinds = {name: one.kind for name, one in self.fields.items() if isinstance(one, Field)}

@@ -239,10 +239,11 @@ def _nothing(
     if within is not None:
         most = float((within.ends - within.begins).max() / SECOND) if len(within) else 0.0
         inside = f"; the longest of the {len(within):,} intervals has {most:g} s"
+    further = "" if request.pad or request.random else ". pad=True keeps slices that reach further"
     return (
         f"no slice of {float(request.duration):g} s with offsets from {min(offsets):g} to {max(offsets):g} s lies "
         f"where all fields are: {spans}; the longest piece of {shortest!r} without a gap has {longest[shortest]:g} s"
-        f"{inside}. pad=True keeps slices that reach further"
+        f"{inside}{further}"
     )
 
 

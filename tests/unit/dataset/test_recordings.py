@@ -477,3 +477,43 @@ def test_slices_make_no_windows_and_no_images():
     with pytest.raises(ValueError, match="slices of time already"):
         slices.with_lags(stim=range(2))
     assert periods(Fraction(60), 3) == 50_000_000
+
+
+def test_numbers_of_numpy_are_rates_and_gaps(tmp_path):
+    for rate in (np.int64(30), np.float32(30), 30):
+        assert memload.recording({"a": np.arange(60)}, clocks={"a": rate}).clocks["a"].rate == 30
+    gap = Clock(timestamps=np.arange(60) / 30, gap=np.float32(0.5))
+    written = memload.write(tmp_path / "r", memload.recording({"a": np.arange(60)}, clocks={"a": gap}), progress=False)
+    assert written.clocks["a"].gap == 0.5
+    with pytest.raises(TypeError, match="gap=: times are numbers of seconds"):
+        Clock(timestamps=[0, 1], gap="x")
+
+
+@pytest.mark.parametrize(("argument", "given"), [("rates", 30), ("offset", 0.1), ("rates", 0)])
+def test_what_is_by_field_is_told(argument, given):
+    with pytest.raises(TypeError, match=rf"{argument}= is by field, as in {argument}=\{{'stim': .*\}}; got {given}"):
+        session().slices(1.0, **{argument: given})
+
+
+def test_padding_is_not_advised_where_it_is_given_or_excluded():
+    for arguments in ({"pad": True, "at": [100.0]}, {"random": True}):
+        with pytest.raises(ValueError, match="no slice of 1 s") as caught:
+            session().only("stim").slices(1.0, within=[(70, 80)], **arguments)
+        assert "pad=True" not in str(caught.value)
+    with pytest.raises(ValueError, match="pad=True keeps"):
+        session().only("stim").slices(1.0, at=[100.0])
+
+
+def test_a_field_without_rows_and_fields_that_share_no_time_are_told():
+    with pytest.raises(ValueError, match=r"field 'a' has no rows, and so no slices"):
+        memload.recording({"a": np.zeros((0, 2))}, clocks={"a": 10}).slices(1.0, pad=True, at=[1.0])
+    apart = memload.recording({"a": np.arange(10), "b": np.arange(10)}, clocks={"a": 10, "b": (10, 100.0)})
+    assert repr(apart) == "<Recording of a, b: no time in all of them>"
+    with pytest.raises(ValueError, match=r"no time is in all fields: a 0 to 1 s, b 100 to 101 s"):
+        apart.blocks(0.5)
+
+
+def test_some_fields_keep_what_was_left_out_of_the_file():
+    whole = session()
+    told = memload.Recording(whole.fields, whole.clocks, left_out={"/x": "its rows have no times"})
+    assert told.only("stim").left_out == {"/x": "its rows have no times"}
