@@ -11,6 +11,7 @@ from typing import Any
 from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
 from memload.dataset.recordings.recording import Recording
+from memload.formats.nifti import is_compressed, is_nifti
 from memload.formats.paths import is_remote, paths_of
 from memload.formats.recordings.bids import is_bids
 from memload.formats.recordings.nifti import is_run
@@ -37,13 +38,36 @@ class Decoder:
 
 
 def decoder_of(sources: Sequence[str]) -> tuple[Decoder, list[Path]] | None:
-    """Return what decodes all of these sources, and their paths; None unless there is one."""
+    """Return what decodes all of these sources, and their paths; None if they are no files to decode.
+
+    Raises:
+        ValueError: some of them can only be decoded, and others are of another kind.
+    """
     if any(is_remote(source) or (not Path(source).exists() and "=" in source) for source in sources):
         return None  # NAME=PATH is a field
     paths = [path for source in sources for path in paths_of(source)]
     if not paths or not all(path.exists() for path in paths):
         return None
-    return next(((one, paths) for one in DECODERS if all(map(one.takes, paths))), None)
+    found = next(((one, paths) for one in DECODERS if all(map(one.takes, paths))), None)
+    if found is None:
+        _check_none_is_decoded(paths)
+    return found
+
+
+def _check_none_is_decoded(paths: Sequence[Path]) -> None:
+    """Raise ValueError if some of the sources can only be decoded; others are of another kind."""
+    for one in DECODERS:
+        taken = [path for path in paths if one.takes(path) and not _opens_in_place(path)]
+        if taken:
+            other = next(path for path in paths if not one.takes(path))
+            raise ValueError(
+                f"kinds cannot be mixed: {taken[0]} is one of {one.what}, which become recordings, and {other} is "
+                "none: write each kind by a command of its own"
+            )
+
+
+def _opens_in_place(path: Path) -> bool:
+    return path.is_file() and is_nifti(path) and not is_compressed(path)
 
 
 def _write_nifti(

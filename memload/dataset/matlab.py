@@ -8,7 +8,7 @@ from pathlib import Path
 from memload.dataset.dataset import Dataset
 from memload.formats.matlab import read_matlab
 from memload.formats.members import Key
-from memload.formats.paths import PathLike, nothing_at
+from memload.formats.paths import PathLike, no_file
 from memload.formats.ragged_arrays import field_of
 
 
@@ -34,7 +34,7 @@ def open_matlab(
             and fields without one: the first axis, but n rows of single numbers of a vector (1, n).
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError, IsADirectoryError: there is no such file.
         FormatError: it is damaged, or of version 7.3; or a variable is complex, sparse or of another class.
         KeyError: `key` or `axis` names what does not exist.
         ValueError: variables differ in their number of rows, or one has no such axis.
@@ -50,5 +50,5 @@ def open_matlab(
     """
     place = Path(path)
     if not place.is_file():
-        raise FileNotFoundError(f"{place}: {nothing_at(place)}")
+        raise no_file(place)
     return Dataset({name: field_of(name, values) for name, values in read_matlab(place, key, field, axis).items()})

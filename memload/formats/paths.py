@@ -125,8 +125,28 @@ def _library(given: Any) -> str:
     return type(given).__module__.partition(".")[0]
 
 
+def _is_unfetched(path: Path) -> bool:
+    """Return whether this is a link of git-annex, as datalad makes them, to a file that is not here."""
+    return path.is_symlink() and not path.exists() and "annex" in path.readlink().parts
+
+
+def no_file(path: Path) -> OSError:
+    """Return the error for a path at which a file is expected, and there is a folder or nothing."""
+    if path.is_dir():
+        return IsADirectoryError(f"{path}: a folder; expected a file{_first_of(path)}")
+    return FileNotFoundError(f"{path}: {nothing_at(path)}")
+
+
+def _first_of(folder: Path) -> str:
+    """Return some names in a folder, for messages."""
+    names = sorted(_names_in(folder), key=lambda one: natural(Path(one)))
+    return f", such as one of {', '.join(map(repr, names[:_MOST_NAMED]))} in it" if names else "; it is empty"
+
+
 def nothing_at(path: Path) -> str:
     """Describe a missing path: the place of the search, and what exists instead."""
+    if _is_unfetched(path):
+        return f"a link to a file that git-annex or datalad has not fetched: datalad get {path}"
     if path.is_symlink():
         return f"a link to {path.readlink()}, and there is nothing"
     said = "there is nothing at this path"

@@ -19,8 +19,8 @@ from memload.dtypes import DTypeLike
 from memload.errors import FormatError
 from memload.formats.codecs.by_field import Codecs, check_known, words_of
 from memload.formats.nifti import NiftiHeader, decoded_volumes, is_nifti, read_header
-from memload.formats.paths import PathLike, nothing_at, paths_of
-from memload.formats.recordings.bids import runs_in
+from memload.formats.paths import PathLike, no_file, nothing_at, paths_of
+from memload.formats.recordings.bids import check_fetched, runs_in
 from memload.formats.recordings.folder import described
 from memload.formats.recordings.found import Found
 from memload.formats.recordings.nifti import Run, run_of
@@ -72,7 +72,7 @@ def write_nifti(
         shard_bytes, codec, resume, progress: as in `memload.write`.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file, or a run is a link to one that datalad has not fetched.
         FormatError: as `memload.open_nifti`, but for what is decoded here; or a compressed file is damaged.
         ValueError: the mask has another grid than a run, or other values than zeros and ones; or two runs have one
             name.
@@ -109,6 +109,7 @@ def _runs_at(place: Path, suffix: str) -> list[Path]:
         return [place]
     if not (found := runs_in(place, suffix)):
         raise FormatError(f"{place}: no runs of BIDS: expected sub-*/[ses-*/]func/*_{suffix}.nii or .nii.gz")
+    check_fetched(place, found)
     return found
 
 
@@ -130,7 +131,7 @@ class Mask:
     def read(cls, path: Path) -> Mask:
         """Return the mask in a NIfTI file. Raises FormatError or ValueError if there is none."""
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: {nothing_at(path)}")
+            raise no_file(path)
         if not is_nifti(path):
             raise FormatError(
                 f"{path}: the mask of NIfTI files is a .nii or .nii.gz file, which says where its voxels lie"

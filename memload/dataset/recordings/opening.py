@@ -12,8 +12,8 @@ from memload.casts.rule import Cast
 from memload.dataset.recordings.recording import Recording
 from memload.errors import FormatError
 from memload.formats.nifti import is_compressed, is_nifti
-from memload.formats.paths import nothing_at
-from memload.formats.recordings.bids import Entity, chosen_runs, name_of, runs_in
+from memload.formats.paths import no_file, nothing_at
+from memload.formats.recordings.bids import Entity, check_fetched, chosen_runs, name_of, runs_in
 from memload.formats.recordings.experanto import read_experanto
 from memload.formats.recordings.folder import holds_recording
 from memload.formats.recordings.found import Found
@@ -98,7 +98,7 @@ def open_temporaldata(path: str | os.PathLike[str], *, fields: Sequence[str] | N
         fields: the names of the fields that are wanted; default: all that can be read.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError, IsADirectoryError: there is no such file.
         FormatError: it is not of temporaldata; nothing in it can be read, or a field that `fields` names cannot.
         KeyError: there is no field that `fields` names; the message lists those that are there.
         ImportError: h5py is not installed: ``pip install "memload[hdf5]"``.
@@ -110,7 +110,7 @@ def open_temporaldata(path: str | os.PathLike[str], *, fields: Sequence[str] | N
     """
     place = Path(path)
     if not place.is_file():
-        raise FileNotFoundError(f"{place}: {nothing_at(place)}")
+        raise no_file(place)
     return _recording(read_temporaldata(place, fields))
 
 
@@ -125,7 +125,7 @@ def open_spikeglx(path: str | os.PathLike[str], *, fields: Sequence[str] | None 
         fields: the kinds of channels that are wanted; default: all.
 
     Raises:
-        FileNotFoundError: one of the two files is missing.
+        FileNotFoundError, IsADirectoryError: one of the two files is missing.
         FormatError: the .meta file lacks a key, or does not fit the .bin file.
         KeyError: there are no channels that `fields` names; the message lists those that are there.
 
@@ -193,7 +193,8 @@ def open_bids(
         entities: further parts of names, by their keys, such as space="MNI152NLin2009cAsym", desc="preproc", echo=1.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is no such folder.
+        FileNotFoundError, NotADirectoryError: there is no such folder, or a run in it is a link to a file that datalad
+            has not fetched.
         FormatError: it has no runs, or one that is chosen cannot be opened; the message says why.
         KeyError: no run has such a value; the message lists those that are there.
 
@@ -211,6 +212,7 @@ def open_bids(
     wanted = {"subject": subject, "session": session, "task": task, "run": run, **entities}
     found = runs_in(place, suffix)
     chosen = chosen_runs(place, found or _written_runs(place), suffix, wanted)
+    check_fetched(place, list(chosen.values()))
     if packed := [one for one in chosen.values() if is_nifti(one) and is_compressed(one)]:
         raise FormatError(
             f"{place}: {len(packed):,} of {len(chosen):,} runs are compressed by gzip, such as {packed[0].name}; "

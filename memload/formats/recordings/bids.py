@@ -27,6 +27,7 @@ from memload.columns.intervals import Intervals
 from memload.errors import FormatError
 from memload.formats.cells import number_of, values_of
 from memload.formats.nifti import is_compressed, is_nifti, nifti_name
+from memload.formats.paths import nothing_at
 
 LONG_NAMES = {"subject": "sub", "session": "ses", "acquisition": "acq", "reconstruction": "rec", "direction": "dir"}
 """What people write for entities whose keys in names of files are shorter."""
@@ -111,6 +112,16 @@ def chosen_runs(root: Path, runs: Sequence[Path], suffix: str, wanted: Mapping[s
     return {nifti_name(run) if is_nifti(run) else run.name: run for run in left}
 
 
+def check_fetched(root: Path, runs: Sequence[Path]) -> None:
+    """Raise FileNotFoundError if runs in a data set are links to files that are not here."""
+    missing = [one for one in runs if not one.exists()]
+    if missing:
+        raise FileNotFoundError(
+            f"{root}: {len(missing):,} of {len(runs):,} runs are not here, such as {missing[0].name}, "
+            f"{nothing_at(missing[0])}"
+        )
+
+
 def _is(value: str | None, wanted: str | int, entity: str) -> bool:
     if value is None:
         return False
@@ -149,6 +160,7 @@ def side_cars_of(path: Path, raw: Path | None = None) -> SideCars:
 
     Raises:
         FormatError: a .json file is no object of JSON.
+        FileNotFoundError: one is a link to a file that is not here.
     """
     name = name_of(path)
     if name is None:
@@ -189,9 +201,19 @@ def _that_apply(name: BidsName, suffix: str, ending: str, folders: Sequence[Path
         yield from (path for _, path in sorted(here))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _text(path: Path) -> str:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: {nothing_at(path)}")
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: no text in UTF-8: {error}") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    text = _text(path)
+    try:
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: no JSON: {error}") from error
     if not isinstance(found, dict):
@@ -241,11 +263,7 @@ def read_events(path: Path, start: float, stop: float) -> Events:
 
 def _table(path: Path) -> tuple[list[int], dict[str, list[str]]]:
     """Return the number of the line of each row, and the cells of each column by its name."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: no table of texts with tabs between them: {error}") from error
-    split = ((number, _cells(path, number, line)) for number, line in enumerate(text.split("\n"), 1))
+    split = ((number, _cells(path, number, line)) for number, line in enumerate(_text(path).split("\n"), 1))
     rows = [(number, row) for number, row in split if any(row)]
     names = rows[0][1] if rows else []
     _check_names(path, names)

@@ -171,7 +171,7 @@ def _frames(folder: Path, shown: Sequence[tuple[str, Mapping[str, Any]]]) -> Fie
             )
     blanks: dict[float, Field] = {}
     return Field.concat(
-        [stored[number] if number in stored else _blank(entry, like, blanks) for number, entry in shown]
+        [stored[number] if number in stored else _blank(number, entry, like, blanks) for number, entry in shown]
     )
 
 
@@ -191,13 +191,22 @@ def _stored(folder: Path, number: str, entry: Mapping[str, Any]) -> Field:
     return rows
 
 
-def _blank(entry: Mapping[str, Any], like: Field, made: dict[float, Field]) -> Field:
+def _blank(number: str, entry: Mapping[str, Any], like: Field, made: dict[float, Field]) -> Field:
     """A frame of one value, rounded to what frames can hold; a value is made once."""
     value = float(entry["interleave_value"])
     if value not in made:
-        kept = value if like.dtype.is_floating_point else round(value)
-        made[value] = borrow_array("blank", torch.full((1, *like.shape), kept, dtype=like.dtype))
+        made[value] = borrow_array("blank", torch.full((1, *like.shape), _held(number, value, like), dtype=like.dtype))
     return made[value]
+
+
+def _held(number: str, value: float, like: Field) -> float:
+    """The value of a blank as frames have it. Raises FormatError if they cannot hold it."""
+    if like.dtype.is_floating_point:
+        return value
+    least, most = (0, 1) if like.dtype == torch.bool else (torch.iinfo(like.dtype).min, torch.iinfo(like.dtype).max)
+    if not (math.isfinite(value) and least <= round(value) <= most):
+        raise FormatError(f"data/{number}: a blank of {value:g}, and its frames are {like.kind}: {least} to {most}")
+    return round(value)
 
 
 def _columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -212,6 +221,11 @@ def _columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _add_spikes(found: Found, name: str, folder: Path, meta: Mapping[str, Any]) -> None:
     ends = np.asarray(meta["spike_indices"], dtype=np.int64)
     path = folder / "spikes.npy"
+    if ends.ndim != 1 or len(ends) < 2:
+        raise FormatError(
+            f"spike_indices has the shape {ends.shape}; expected 0 and the end of the spikes of each unit, two numbers "
+            "or more"
+        )
     if (np.diff(ends) < 0).any() or ends[0] != 0 or ends[-1] * 8 != path.stat().st_size:
         raise FormatError(f"spike_indices go to {ends[-1]:,}, and {path.name} has {path.stat().st_size / 8:,} spikes")
     start, stop = float(meta["start_time"]), float(meta["end_time"])

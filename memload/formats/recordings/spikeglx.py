@@ -22,6 +22,7 @@ from memload.columns.clocks import Clock
 from memload.columns.fields import Field
 from memload.errors import FormatError
 from memload.formats.cells import number_of
+from memload.formats.paths import no_file
 from memload.formats.recordings.found import Found
 
 _STREAMS = {  # by `typeThis`: the key of how many channels of each kind there are, and the kinds
@@ -56,10 +57,12 @@ def read_spikeglx(path: Path, wanted: Sequence[str] | None = None) -> Found:
         wanted: kinds of channels, such as "ap"; all if not given.
 
     Raises:
-        FileNotFoundError: one of the two files is missing.
+        FileNotFoundError, IsADirectoryError: one of the two files is missing.
         FormatError: the .meta file lacks a key, or does not fit the .bin file.
         KeyError: there are no channels that are wanted.
     """
+    if path.is_dir():
+        raise no_file(path)
     data, described = path.with_suffix(".bin"), path.with_suffix(".meta")
     for one in (data, described):
         if not one.is_file():

@@ -10,6 +10,7 @@ import torch
 from nifti_cases import bids, events, rows_of, saved
 
 import memload
+from memload.cli.main import main
 
 VALUES = np.random.default_rng(0).integers(0, 100, (3, 4, 5, 20)).astype("i2")
 
@@ -218,3 +219,26 @@ def test_what_is_no_folder_of_runs_is_told(tmp_path):
     assert len(memload.open_bids(root, subject="01", task="rest")) == 1  # the one beside it is compressed
     shutil.copy(in_place, in_place.with_name("._sub-01_task-rest_bold.nii"))
     assert len(memload.open_bids(root, subject="01", task="rest")) == 1
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+def test_files_that_datalad_has_not_fetched_are_told(tmp_path, capsys, ending):
+    root = bids(tmp_path / "ds", subjects=("01",), ending=ending)
+    run = root / f"sub-01/func/sub-01_task-rest_bold{ending}"
+    run.unlink()
+    run.symlink_to(f"../../.git/annex/objects/Xx/Yy/MD5E-s1--0{ending}/MD5E-s1--0{ending}")
+    message = rf"ds: 1 of 2 runs are not here, such as {run.name}, a link .* has not fetched: datalad get {run}"
+    with pytest.raises(FileNotFoundError, match=message):
+        memload.open_bids(root)
+    with pytest.raises(FileNotFoundError, match=message):
+        memload.write_nifti(tmp_path / "out", root)
+    assert main(["write", str(root), str(tmp_path / "out")]) == 2
+    assert f"datalad get {run}" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match=rf"{run.name}: a link .* datalad get {run}"):
+        memload.open_nifti(run)
+    run.unlink()
+    car = root / "task-nback_bold.json"
+    car.unlink()
+    car.symlink_to(".git/annex/objects/Xx/Yy/MD5E-s1--0.json/MD5E-s1--0.json")
+    with pytest.raises(FileNotFoundError, match=rf"{car}: a link .* datalad get {car}"):
+        memload.write_nifti(tmp_path / "out", root)

@@ -120,6 +120,20 @@ def encoded(root):
     (root / "combined_meta.json").write_text(json.dumps(entries))
 
 
+def blank(value):
+    """Give the blanks of a screen this value."""
+
+    def damage(root):
+        path = root / "combined_meta.json"
+        entries = json.loads(path.read_text())
+        for entry in entries.values():
+            if "interleave_value" in entry:
+                entry["interleave_value"] = value
+        path.write_text(json.dumps(entries))
+
+    return damage
+
+
 @pytest.mark.parametrize(
     ("folder", "damage", "message"),
     [
@@ -134,6 +148,10 @@ def encoded(root):
         ("screen", lambda root: saved(root, "data/00003", VIDEOS[1] * 1.0), "frames differ: data/00000 has uint8"),
         ("screen", encoded, r"its frames are encoded \(data/00000\.mp4\)"),
         ("units", lambda root: changed(root, spike_indices=[0, 5]), r"spike_indices go to 5, and spikes\.npy has 39"),
+        ("units", lambda root: changed(root, spike_indices=[]), r"spike_indices has the shape \(0,\); expected 0 and"),
+        ("screen", blank(300), "a blank of 300, and its frames are uint8: 0 to 255"),
+        ("screen", blank(-1), "a blank of -1, and its frames are uint8: 0 to 255"),
+        ("screen", blank(float("inf")), "a blank of inf, and its frames are uint8: 0 to 255"),
         ("parts", lambda root: saved(root, "train", np.arange(4)), r"train\.npy has the shape \(4,\)"),
     ],
 )

@@ -106,6 +106,8 @@ def test_what_does_not_fit_together_is_told(tmp_path):
         memload.open(path)
     with pytest.raises(FileNotFoundError, match="there is nothing at this path"):
         memload.open_matlab(tmp_path / "y.mat")
+    with pytest.raises(IsADirectoryError, match=r"a folder; expected a file, such as one of 'x\.mat' in it"):
+        memload.open_matlab(tmp_path)
 
 
 def test_damaged_files_are_told(tmp_path):

@@ -140,6 +140,10 @@ def test_what_does_not_fit_is_told(tmp_path):
         path, _ = probe(tmp_path, **keys)
         with pytest.raises(memload.FormatError, match=message):
             memload.open_spikeglx(path)
+    with pytest.raises(IsADirectoryError, match=r"a folder; expected a file, such as one of 'run_g0_t0"):
+        memload.open_spikeglx(tmp_path)
+    with pytest.raises(IsADirectoryError, match="a folder; expected a file, such as"):
+        memload.open_temporaldata(tmp_path)
     path.with_suffix(".meta").write_text("a=1\n")
     with pytest.raises(
         memload.FormatError, match=r"no typeThis; is it a .meta file of SpikeGLX\? Its keys are \['a'\]"

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from children import in_fork
-from nifti_cases import rows_of
+from nifti_cases import rows_of, saved
 from video_cases import decoded, silence, written
 
 import memload
@@ -196,3 +196,12 @@ def test_the_command_decodes_videos(tmp_path, capsys):
     assert "--mask: not for videos, which become recordings" in capsys.readouterr().err
     assert main(["write", *clips, str(tmp_path / "two"), "--size", "ax2"]) == 2
     assert "--size: expected a number of pixels" in capsys.readouterr().err
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    saved(tmp_path / "run.nii.gz", np.zeros((2, 2, 2, 3), "i2"))
+    for other in ("x.npy", "run.nii.gz"):
+        assert main(["write", str(tmp_path / other), *clips, str(tmp_path / "two")]) == 2
+        told = capsys.readouterr().err
+        assert "kinds cannot be mixed: " in told
+        assert other in told
+        assert "write each kind by a command of its own" in told
+    assert not (tmp_path / "two").exists()
