@@ -565,8 +565,18 @@ def test_whatever_a_file_holds_is_read_or_refused_by_an_error_of_ours(tmp_path_f
         dataset = memload.open_graphs(path)
     except ValueError:
         return
-    for batch in native(dataset.as_plain(), batch_size=2) if len(dataset) and "x" in dataset.fields else ():
+    x = dataset.fields.get("x")
+    has_nodes = len(dataset) and x is not None and not getattr(x, "text", False)
+    for batch in native(dataset.as_plain(), batch_size=2) if has_nodes else ():
         assert len(batch.ptr) <= 3
+
+
+def test_graphs_whose_x_is_text_are_read_and_their_batches_are_refused_with_the_reason(tmp_path):
+    dataset = memload.open_graphs(saved(tmp_path / "data.pt", ({"x": [""]}, {"x": None})))
+    loader = memload.FastLoader(dataset.as_plain(), collate_fn=memload.graph_collate)
+    assert "the number of nodes of a graph is unknown" in loader.why
+    with pytest.raises(ValueError, match="the number of nodes of a graph is unknown"):
+        next(iter(loader))
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
