@@ -23,10 +23,21 @@ from numpy.typing import NDArray
 
 from memload._core import BlockTable, CacheRoom, Storage
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
-from memload.formats.remote.cache_folder import PINNED, PRESENT, CachedSet, CacheFolder, RemoteFile, evicted, punch
+from memload.formats.remote.cache_folder import (
+    ETAGS,
+    PINNED,
+    PRESENT,
+    CachedSet,
+    CacheFolder,
+    RemoteFile,
+    evicted,
+    present,
+    punch,
+)
+from memload.formats.remote.etags import Etags
 from memload.formats.remote.link import link
 from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at, write_at
-from memload.formats.remote.objects import Objects
+from memload.formats.remote.objects import Objects, Part
 from memload.formats.remote.packed_objects import PackedObjects
 from memload.sizes import format_size
 
@@ -94,14 +105,26 @@ class BlockCache:
             self._entry = self.folder.entry(objects.url, content, block_bytes, files)
             self.table = self._entry.table(self.folder.room)
             self.mirrors = Mirrors(self._entry)
+        self._etags = Etags(None if self._entry is None else self._entry.path / ETAGS)
         weakref.finalize(self, self.mirrors.close)
         self.limit = keeping.nbytes
         self._firsts = np.asarray(self.table.first_blocks, dtype=np.int64)
         self.next_use = np.full(self.table.blocks, NEVER, dtype=np.int32)
-        self._etags: dict[int, str] = {}
         self._errors: dict[int, BaseException] = {}
         self._victims: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
+        if self._entry is not None:
+            self._take_up(self._entry)
+
+    def _take_up(self, entry: CachedSet) -> None:
+        """Remove blocks of earlier processes of whose objects the ETags are unknown, and say how others leave."""
+        if isinstance(self.objects, Objects):
+            self.objects.advice += f"; if that fails, too, remove its blocks: memload cache rm {entry.path.parent} "
+            self.objects.advice += entry.key
+        for blocks in present(self.table) if self.table.was_alone else ():
+            numbers = np.searchsorted(self._firsts, blocks, side="right") - 1
+            unknown = [number for number in np.unique(numbers).tolist() if self._etags.of(number) is None]
+            entry.remove_blocks(self.table, blocks[np.isin(numbers, unknown)])
 
     @property
     def room(self) -> CacheRoom:
@@ -242,9 +265,9 @@ class BlockCache:
         number, begin, _ = self._place(first)
         end = min(begin + count * self.table.block_bytes, self.files[number].nbytes)
         try:
-            name, etag = self.files[number].name, self._etags.get(number, "")
+            name, etag = self.files[number].name, self._etags.of(number) or ""
             part = await link().carried(end - begin, lambda: self.objects.part(name, begin, end, etag))
-            self._check(number, part.etag, part.size, begin)
+            self.check([(number, begin, part)])
             file, base = self.mirrors.place(number)
             write_at(file, memoryview(part.data), base + begin)
             self.table.arrived(first, self._checksums(part.data))
@@ -258,16 +281,28 @@ class BlockCache:
         size, whole = self.table.block_bytes, memoryview(data)
         return [xxhash.xxh3_64_intdigest(whole[at : at + size]) for at in range(0, len(whole), size)]
 
-    def _check(self, number: int, etag: str, size: int, begin: int) -> None:
-        """Raise ShardReadError unless an answer is of the object that this set has."""
-        known, file = self._etags.setdefault(number, etag), self.files[number]
-        if size != file.nbytes or known != etag:
-            url = self.objects.url_of(file.name)
-            what = f"{size} bytes instead of {file.nbytes}" if size != file.nbytes else "another ETag than before"
-            happened = "cut" if size < file.nbytes else "replaced"
-            raise ShardReadError(
-                f"{url}: the object was {happened}: it has {what}; open the set again", file=url, offset=begin
-            )
+    def check(self, answers: Sequence[tuple[int, int, Part]]) -> None:
+        """Check that answers are of the objects that this set has: their bytes, and the ETags of the first answers.
+
+        Args:
+            answers: of each the number of the file, the first byte, and what came.
+
+        Raises:
+            ShardReadError: an object was replaced, or cut.
+            OSError: an ETag cannot be kept.
+        """
+        for number, begin, part in answers:
+            if (nbytes := self.files[number].nbytes) != part.size:
+                happened = "cut" if part.size < nbytes else "replaced"
+                raise self._other(number, begin, f"{happened}: it has {part.size} bytes instead of {nbytes}")
+        settled = self._etags.settle({number: part.etag for number, _, part in reversed(answers)})
+        for number, begin, part in answers:
+            if settled[number] != part.etag:
+                raise self._other(number, begin, "replaced: it has another ETag than before")
+
+    def _other(self, number: int, begin: int, happened: str) -> ShardReadError:
+        url = self.objects.url_of(self.files[number].name)
+        return ShardReadError(f"{url}: the object was {happened}; {self.objects.advice}", file=url, offset=begin)
 
     def _fail(self, blocks: range, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

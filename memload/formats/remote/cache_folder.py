@@ -3,6 +3,7 @@
 cache/room                       counts the bytes of all blocks, and is the lock of their tables
 cache/KEY/set.json               which set it is, and the files that it has
 cache/KEY/blocks                 the table of its blocks: which are there, and their checksums
+cache/KEY/etags                  the ETag of each of its objects of which a block was fetched
 cache/KEY/shard-00000.safetensors   a sparse file of the shard's layout, which has the blocks that are there
 """
 
@@ -27,7 +28,7 @@ from memload._core import BlockTable, CacheRoom
 from memload.errors import FormatError
 from memload.formats.remote.descriptors import Descriptors
 
-ROOM, SET, TABLE = "room", "set.json", "blocks"
+ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
 LEAST_BLOCK = 1 << 16
 """Bytes of the smallest blocks."""
 _FORMAT = "memload-cache"
@@ -211,7 +212,7 @@ class CacheFolder:
         table = one.table(self.room)
         freed = sum(one.remove_blocks(table, blocks) for blocks in present(table))
         if table.was_alone and held_bytes(table) == 0:
-            for name in [SET, TABLE, *(file.name for file in one.files)]:
+            for name in [SET, TABLE, ETAGS, *(file.name for file in one.files)]:
                 (one.path / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # somebody else has put a file there
                 one.path.rmdir()

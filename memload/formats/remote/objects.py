@@ -120,7 +120,12 @@ class Objects:
         store: of obstore, whose root is the address.
         url: the address, for messages.
         folder: the folder that is meant of it, with a slash at its end; "": all.
+
+    Attributes:
+        advice: what whoever finds an object replaced is told to do.
     """
+
+    advice = "open the set again"
 
     def __init__(self, store: Any, url: str, folder: str = "") -> None:
         self.store, self.url, self.folder = store, f"{url}/{folder}".rstrip("/"), folder
@@ -141,11 +146,15 @@ class Objects:
 
     def read_all(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Return the bytes of many parts (name, begin, end), which are asked for in parallel; raises as `read`."""
+        return [b"" if part is None else bytes(part.data) for part in self.parts(wanted)]
 
-        async def one(name: str, begin: int, end: int) -> bytes:
+    def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[Part | None]:
+        """Return many parts as `read_all` does, None for one of no bytes, which is not asked for."""
+
+        async def one(name: str, begin: int, end: int) -> Part | None:
             if begin == end:
-                return b""
-            return bytes((await link().carried(end - begin, lambda: self.part(name, begin, end))).data)
+                return None
+            return await link().carried(end - begin, lambda: self.part(name, begin, end))
 
         return _together(wanted, lambda part: one(*part))
 
@@ -387,7 +396,7 @@ class Objects:
             else ("was replaced since it was first read, so its bytes are no longer those of this set")
         )
         return ShardReadError(
-            f"{self.url_of(name)}: the object {what}; open the set again",
+            f"{self.url_of(name)}: the object {what}; {self.advice}",
             file=self.url_of(name),
             offset=begin,
         )

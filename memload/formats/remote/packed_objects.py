@@ -24,7 +24,7 @@ class PackedObjects:
     """
 
     def __init__(self, objects: Objects, listed: Mapping[str, Listed], block_bytes: int) -> None:
-        self.url = objects.url
+        self.url, self.advice = objects.url, objects.advice
         self._objects, self._listed = objects, list(listed.items())
         self._begins = np.asarray(_begins([one.nbytes for one in listed.values()], block_bytes), dtype=np.int64)
         self.begin_of = dict(zip(listed, self._begins.tolist(), strict=True))
@@ -54,7 +54,7 @@ class PackedObjects:
         if part.size != listed.nbytes:
             url = self._objects.url_of(name)
             raise ShardReadError(
-                f"{url}: the object was replaced: it has {part.size} bytes instead of {listed.nbytes}; open it again",
+                f"{url}: the object was replaced: it has {part.size} bytes instead of {listed.nbytes}; {self.advice}",
                 file=url,
                 offset=low,
             )

@@ -21,7 +21,7 @@ from memload.columns.fields import AnyColumn, Field, row_nbytes
 from memload.errors import ShardFormatError, ShardReadError
 from memload.formats.paths import PathLike
 from memload.formats.remote.block_cache import BlockCache, Keeping
-from memload.formats.remote.cache_folder import LEAST_BLOCK, ROOM, SET, TABLE, RemoteFile
+from memload.formats.remote.cache_folder import ETAGS, LEAST_BLOCK, ROOM, SET, TABLE, RemoteFile
 from memload.formats.remote.objects import Address, Objects
 from memload.formats.shards.index import (
     INDEX_NAME,
@@ -125,16 +125,23 @@ class RemoteSet:
         """Return the fields, whose rows are fetched when they are read."""
         layouts = self._layouts()
         wanted = [
-            (shard.file, layout.tensors[tensor].begin, layout.tensors[tensor].end)
-            for shard, layout in zip(self.index.shards, layouts, strict=True)
+            (number, layout.tensors[tensor].begin, layout.tensors[tensor].end)
+            for number, layout in enumerate(layouts)
             for tensor in self._small()
         ]
-        read = iter(self.objects.read_all(wanted))
+        read = iter(self._read(wanted))
         shards = []
         for number, (shard, layout) in enumerate(zip(self.index.shards, layouts, strict=True)):
             parts = {layout.tensors[tensor].begin: next(read) for tensor in self._small()}
             shards.append(MappedShard(self.cache.storage(number), layout, shard, _reader(parts)))
         return fields_on(self.index, shards)
+
+    def _read(self, wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Return parts (number of the shard, begin, end) of shards, which have to be those whose blocks are read."""
+        parts = self.objects.parts([(self.index.shards[number].file, begin, end) for number, begin, end in wanted])
+        came = zip(wanted, parts, strict=True)
+        self.cache.check([(number, begin, part) for (number, begin, _), part in came if part is not None])
+        return [b"" if part is None else bytes(part.data) for part in parts]
 
     def _small(self) -> list[str]:
         """Return the tensors of offsets, which are read when the set is opened."""
@@ -150,24 +157,25 @@ class RemoteSet:
     def _layouts(self) -> list[ShardLayout]:
         layouts = [_stated_layout(shard, self.index) for shard in self.index.shards]
         unknown = [k for k, layout in enumerate(layouts) if layout is None]
-        for k, layout in zip(unknown, self._read_layouts([self.index.shards[k] for k in unknown]), strict=True):
+        for k, layout in zip(unknown, self._read_layouts(unknown), strict=True):
             layouts[k] = layout
         checked = [layout for layout in layouts if layout is not None]
         for shard, layout in zip(self.index.shards, checked, strict=True):
             check_tensors(self.objects.url_of(shard.file), layout, shard, self.index.fields)
         return checked
 
-    def _read_layouts(self, shards: Sequence[ShardRecord]) -> list[ShardLayout]:
-        objects = self.objects
-        starts = objects.read_all([(shard.file, 0, min(_HEADER_GUESS, shard.nbytes)) for shard in shards])
+    def _read_layouts(self, numbers: Sequence[int]) -> list[ShardLayout]:
+        objects, shards = self.objects, [self.index.shards[number] for number in numbers]
+        guesses = [min(_HEADER_GUESS, shard.nbytes) for shard in shards]
+        starts = self._read([(number, 0, guess) for number, guess in zip(numbers, guesses, strict=True)])
         ends = []
         for shard, start in zip(shards, starts, strict=True):
             try:
                 ends.append(8 + header_length(start, shard.nbytes))
             except ShardFormatError as error:
                 raise ShardFormatError(f"{objects.url_of(shard.file)}: {error}") from None
-        rest = objects.read_all(
-            [(s.file, min(len(start), end), end) for s, start, end in zip(shards, starts, ends, strict=True)]
+        rest = self._read(
+            [(number, min(len(start), end), end) for number, start, end in zip(numbers, starts, ends, strict=True)]
         )
         found = []
         for shard, start, more in zip(shards, starts, rest, strict=True):
@@ -263,7 +271,7 @@ def shared_cache(where: Any, content: bytes, make: Callable[[], BlockCache]) -> 
 
 def _cache_of(where: SetAddress, objects: Objects, index: ShardIndex, content: bytes) -> BlockCache:
     files, block = [RemoteFile(shard.file, shard.nbytes) for shard in index.shards], _block_bytes(index, where.keeping)
-    if {file.name for file in files} & {ROOM, SET, TABLE}:
+    if {file.name for file in files} & {ROOM, SET, TABLE, ETAGS}:
         raise ShardFormatError(f"{objects.url_of(INDEX_NAME)}: a shard has the name of a file of caches")
     return BlockCache(objects, content, files, block, where.keeping, where)
 

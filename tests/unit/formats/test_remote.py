@@ -515,6 +515,80 @@ def test_two_processes_download_each_block_once(sets, proxy, tmp_path):
     assert len(fetched) - len(set(fetched)) <= files  # only offsets, which each process reads when it opens the set
 
 
+@pytest.fixture
+def replaced(proxy, store_server, tmp_path):
+    """Writes a set of two shards; returns its cache, and what gives it shards of the same size and other bytes."""
+    for name, fill in (("old", 1), ("new", 2)):
+        memload.write(tmp_path / name, {"x": torch.full((80, 10_000), fill)}, shard_bytes="3.2MB", progress=False)
+    store_server.put(tmp_path / "old", tmp_path.name)
+
+    def replace():
+        for shard in (tmp_path / "new").glob("shard-*"):
+            store_server.put_bytes(f"{tmp_path.name}/{shard.name}", shard.read_bytes())
+
+    return f"s3://bucket/{tmp_path.name}", {"cache": tmp_path / "cache", "cache_bytes": "64MB"}, replace
+
+
+def rows_read(ds, rows):
+    """Return the first number of each row; "replaced" for one that is refused as what the cache has no more."""
+    found = []
+    for row in rows:
+        try:
+            found.append(int(ds[row]["x"][0]))
+        except memload.ShardReadError as error:
+            said = str(error)
+            found.append("replaced" if "was replaced" in said and "memload cache rm" in said else said)
+    return found
+
+
+READ_ON = """
+import sys, memload
+ds = memload.open(sys.argv[1], cache=sys.argv[2], cache_bytes="64MB")
+for row in (0, 20, 39, 60):
+    try:
+        print(int(ds[row]["x"][0]), end=" ")
+    except memload.ShardReadError as error:
+        print("replaced" if "the object was replaced" in str(error) else error, end=" ")
+"""
+
+
+def test_a_shard_that_is_replaced_is_never_mixed_by_the_processes_of_a_cache(replaced):
+    """The first shard was read before, the second one was not, so that it counts as it is now."""
+    url, options, replace = replaced
+    ds = memload.open(url, **options)
+    assert rows_read(ds, [0]) == [1]
+    replace()
+    program = [sys.executable, "-c", READ_ON, url, str(options["cache"])]
+    assert subprocess.run(program, stdout=subprocess.PIPE, check=True, text=True).stdout == "1 replaced replaced 2 "
+    assert rows_read(ds, [0, 20, 39, 60, 79]) == [1, "replaced", "replaced", 2, 2]
+    del ds
+    assert rows_read(memload.open(url, **options), [0, 20, 60]) == [1, "replaced", 2]
+    assert main(["cache", "rm", str(options["cache"]), "--all"]) == 0
+    assert rows_read(memload.open(url, **options), [0, 20, 60]) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("left", ["", "[0", "[0, 7]\n"])
+def test_blocks_without_an_etag_are_fetched_again(replaced, left):
+    """As they are where the machine went down before the ETag reached the disk."""
+    url, options, replace = replaced
+    assert rows_read(memload.open(url, **options), [0]) == [1]
+    (etags,) = options["cache"].glob("*/etags")
+    etags.write_text(left)
+    replace()
+    for _ in range(2):
+        assert rows_read(memload.open(url, **options), [0, 20, 39, 60]) == [2, 2, 2, 2]
+    assert len(etags.read_text().removeprefix(left if "\n" in left else "").splitlines()) == 2
+
+
+def test_offsets_are_of_the_shards_whose_rows_are_read(sets, proxy, store_server):
+    store_server.put(sets / "plain", "offsets")
+    ds = memload.open("s3://bucket/offsets")
+    first = sorted((sets / "plain").glob("shard-*"))[0]
+    store_server.put_bytes(f"offsets/{first.name}", bytes(first.stat().st_size))
+    with pytest.raises(memload.ShardReadError, match=r"shard-00000.safetensors: the object was replaced"):
+        ds[0]
+
+
 # The link.
 
 
