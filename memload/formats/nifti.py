@@ -27,6 +27,8 @@ from memload.errors import FormatError
 from memload.formats.signatures import NIFTI
 
 _MOST_HEADER = 540
+_PIECE = 2**20  # bytes that are read, or inflated, at once
+_NATIVE = "<" if struct.pack("=h", 1) == b"\x01\x00" else ">"
 
 _DTYPES: dict[int, tuple[torch.dtype, tuple[int, ...]]] = {  # by code: the dtype, and the axes of a voxel
     2: (torch.uint8, ()),
@@ -253,9 +255,6 @@ def parse_header(raw: bytes, what: str) -> NiftiHeader:
     )
 
 
-_NATIVE = "<" if struct.pack("=h", 1) == b"\x01\x00" else ">"
-
-
 def _order_and_version(raw: bytes, what: str) -> tuple[str, int]:
     for order in "<>":
         for version, length in ((1, 348), (2, 540)):
@@ -380,9 +379,6 @@ def _pieces(path: Path, file: BinaryIO, header: NiftiHeader, start: int) -> _Pie
         raise _cut_short(path, header, path.stat().st_size)
     file.seek(before)
     return _Pieces(path, header, iter(lambda: file.read(_PIECE), b""))
-
-
-_PIECE = 2**20
 
 
 def _inflated(path: Path, file: BinaryIO, most: int) -> Iterator[bytes]:

@@ -85,12 +85,16 @@ def read_video_header(path: Path) -> VideoHeader:
         ImportError: PyAV is not installed.
     """
     with _opened(path, 1) as (container, stream):
-        seconds = Fraction(container.duration or 0) * _MICROSECOND
-        if stream.duration:
-            seconds = stream.duration * stream.time_base
-        rate = stream.average_rate or stream.guessed_rate
-        context = stream.codec_context
-        return VideoHeader((context.height, context.width), stream.frames, float(seconds), rate)
+        return _header_of(container, stream)
+
+
+def _header_of(container: Any, stream: Any) -> VideoHeader:
+    seconds = Fraction(container.duration or 0) * _MICROSECOND
+    if stream.duration:
+        seconds = stream.duration * stream.time_base
+    rate = stream.average_rate or stream.guessed_rate
+    context = stream.codec_context
+    return VideoHeader((context.height, context.width), stream.frames, float(seconds), rate)
 
 
 class Video:
@@ -174,20 +178,22 @@ class Video:
 
     def _decoded(self) -> Iterator[tuple[Any, Fraction]]:
         """Yield the frames of PyAV and their times, which rise."""
-        number, before = 0, None
+        decoded, before = 0, None
         with _opened(self._path, self._threads) as (container, stream):
+            header = _header_of(container, stream)
             self._rounding = min(Fraction(stream.time_base), _MOST_ROUNDING) + _SLACK
-            self._stated = Fraction(stream.average_rate or stream.guessed_rate or 0)
+            self._stated = Fraction(header.rate or 0)
             try:
-                for number, frame in enumerate(container.decode(stream)):
-                    before = self._time_of(frame, number, before)
+                for frame in container.decode(stream):
+                    before = self._time_of(frame, decoded, before)
                     yield frame, before
+                    decoded += 1
             except _av_error() as error:
                 raise FormatError(
-                    f"{self._path}: cut short or damaged at frame {number:,} of about {self._expected(stream):,}: "
+                    f"{self._path}: cut short or damaged at frame {decoded:,} of about {header.expected:,}: "
                     f"{_said(error)}; get the file again"
                 ) from error
-            self._check_end(container, stream, number + 1, before)
+            self._check_end(container, stream, decoded, before)
 
     def _time_of(self, frame: Any, number: int, before: Fraction | None) -> Fraction:
         if frame.pts is None or frame.time_base is None:
@@ -202,10 +208,6 @@ class Video:
                 "times must rise by two microseconds or more: write the file anew, as by ffmpeg"
             )
         return time
-
-    def _expected(self, stream: Any) -> int:
-        seconds = Fraction(stream.container.duration or 0) * _MICROSECOND
-        return int(stream.frames or seconds * self._stated)
 
     def _check_end(self, container: Any, stream: Any, decoded: int, last: Fraction | None) -> None:
         """Raise FormatError if the container promises more: in time and, where it counts them, in frames."""

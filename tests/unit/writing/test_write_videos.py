@@ -142,6 +142,8 @@ def test_damaged_videos_are_told(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     refused(tmp_path, path, memload.FormatError, r"clip\.mkv: cut short: its \d+ frames end at .* promises 1\.500 s")
+    path.write_bytes(whole[: whole.index(b"\x1f\x43\xb6\x75") + 20])  # within the head of the first cluster
+    refused(tmp_path, path, memload.FormatError, r"clip\.mkv: cut short: its 0 frames end at 0\.000 s, .* 1\.500 s")
     path.write_bytes(whole[:40])
     refused(tmp_path, path, memload.FormatError, r"clip\.mkv: (no video that FFmpeg opens|it has no video)")
     mp4 = {"codec": "mpeg4", "pixels": "yuv420p"}
