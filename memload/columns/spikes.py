@@ -24,7 +24,9 @@ class Units(NamedTuple):
     names: tuple[Any, ...]
     times: list[Nanoseconds]
     lost: int = 0
-    """How many times of a file are no numbers, and left out."""
+    """How many times of a file are no finite numbers, and left out."""
+    outside: int = 0
+    """How many times lie outside of what was recorded, and are left out."""
 
     @classmethod
     def of_file(cls, names: Sequence[Any], arrays: Sequence[Any]) -> Units:
@@ -97,7 +99,9 @@ class Spikes:
         if not sum(map(len, found.times)):
             what = f"{len(found.names):,} units have no spikes" if found.names else "there are no units"
             raise ValueError(f"{what}: leave such spikes out of the recording")
-        return found._replace(times=[_inside(one, *self._edges) for one in found.times])
+        kept = [_inside(one, *self._edges) for one in found.times]
+        outside = sum(map(len, found.times)) - sum(map(len, kept))
+        return found._replace(times=kept, outside=found.outside + outside)
 
     @functools.cached_property
     def pieces(self) -> tuple[Nanoseconds, Nanoseconds]:

@@ -268,7 +268,8 @@ class Recording:
 
     def _of_spikes(self, one: Spikes) -> str:
         silent = f", {one.silent:,} of them silent" if one.silent else ""
-        lost = f", left out: {one.units.lost:,} that are NaN or infinite" if one.units.lost else ""
+        lost = f"; {one.units.lost:,} that are NaN or infinite are left out" if one.units.lost else ""
+        lost += f"; {one.units.outside:,} outside of these times are left out" if one.units.outside else ""
         begin, end, gaps = one.begin / SECOND, one.end / SECOND, _gaps(one.pieces[0])
         return f"{len(one):,} spikes of {len(one.names):,} units{silent}, {begin:.1f} to {end:.1f} s{gaps}{lost}"
 

@@ -102,7 +102,7 @@ def _of_clock(clock: Clock, place: str, arrays: Arrays) -> dict[str, Any]:
 
 
 def _of_spikes(name: str, spikes: Spikes, place: str, arrays: Arrays) -> dict[str, Any]:
-    names, times, _ = spikes.units
+    names, times = spikes.units.names, spikes.units.times
     arrays[f"{place}/times"] = np.concatenate(times)
     arrays[f"{place}/counts"] = np.array([len(one) for one in times], dtype=np.int64)
     units = _stored_names(name, names)

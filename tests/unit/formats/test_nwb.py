@@ -291,7 +291,7 @@ def test_gaps_in_what_was_observed_are_no_silence(tmp_path):
     assert [row["units_mask"].tolist() for row in rows] == [[True], [False], [True]]
     assert [row["units"].tolist() for row in rows] == [[[1, 1]], [[0, 0]], [[1, 1]]]
     assert [int(row["onset"]) for row in session.slices(1.0, rates={"units": 1}, at=[0.0, 1.5, 3.0, 6.0])] == [0, 3]
-    assert "5 spikes of 2 units, 0.0 to 8.0 s, 1 gap" in str(session)
+    assert "5 spikes of 2 units, 0.0 to 8.0 s, 1 gap; 3 outside of these times are left out" in str(session)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_units_that_were_observed_at_different_times_are_read_where_all_were(tmp
 
 def test_spike_times_that_are_no_numbers_are_left_out_and_told(tmp_path):
     session = written(tmp_path / "x.nwb", {"spike_times": [0.5, np.nan, 1.5]}, {"spike_times": [0.7]})
-    assert "3 spikes of 2 units, 0.5 to 1.5 s, left out: 1 that are NaN or infinite" in str(session)
+    assert "3 spikes of 2 units, 0.5 to 1.5 s; 1 that are NaN or infinite are left out" in str(session)
     assert session.slices(1.0, rates={"units": 1})[0]["units"].tolist() == [[1, 1]]
     nothing = written(tmp_path / "y.nwb", {"spike_times": [np.nan, np.nan]})
     with pytest.raises(memload.FormatError, match=r"y\.nwb, /units: none of the 2 spike_times is a number"):
