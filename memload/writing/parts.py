@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlparse
 
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open as open_dataset
@@ -157,14 +156,13 @@ def parts_at(path: Any) -> Parts:
         TypeError, ValueError: it is neither, or is where sets cannot be written.
         ImportError: obstore is not installed.
     """
-    if isinstance(path, str) and (url := urlparse(path)).scheme.lower() == "file":
-        return PartsFolder(target_of(unquote(url.path)))
     if not is_remote(path):
         return PartsFolder(target_of(path))
     from memload.formats.remote.objects import Address
     from memload.formats.remote.store_parts import StoreParts
 
-    return StoreParts(Address(path))
+    address = Address(path)
+    return StoreParts(address) if address.local is None else PartsFolder(target_of(address.local))
 
 
 class Outcome(NamedTuple):

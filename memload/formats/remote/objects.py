@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -12,10 +11,11 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote, urlsplit
 
 from memload.errors import ShardReadError, ShardWriteError
 from memload.formats.packages import package
+from memload.formats.remote.addresses import described, is_without_tls, lost_of
 from memload.formats.remote.link import link
 
 _TIMEOUT, _CONNECT = "60s", "10s"
@@ -55,16 +55,34 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a set lies: an address such as ``s3://bucket/shards``, or a store object of obstore with it as its root."""
+    """Where a set lies: an address such as ``s3://bucket/shards``, or a store object of obstore with it as its root.
+
+    ``%23`` in an address is the character ``#`` of a name, and so on, as obstore has it. What obstore would drop from
+    an address, or take for something else, is refused: two sets would be one.
+
+    Raises:
+        ValueError: the address has a fragment, a query that no web server gets, a folder ``.`` or ``..``, a backslash,
+            or a control character; or it names a host where none is.
+    """
 
     given: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.given, str) and (why := lost_of(self.given)):
+            raise ValueError(f"{self.given!r}: {why}")
+
+    @property
+    def local(self) -> Path | None:
+        """The folder of this machine that a ``file://`` address names; None: the address is that of a store."""
+        url = urlsplit(self.given) if isinstance(self.given, str) else None
+        return Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
 
     @property
     def url(self) -> str:
         """The address in messages, without a slash at its end."""
         if isinstance(self.given, str):
             return self.given.rstrip("/")
-        return _described(self.given)
+        return described(self.given)
 
     def objects(self, folder: str = "", *, writing: bool = False) -> Objects:
         """Return the objects at this address.
@@ -76,9 +94,14 @@ class Address:
         Raises:
             ImportError: obstore is not installed.
             FileNotFoundError: the address is that of a single file.
-            ValueError: the address is malformed.
+            ValueError: the address is malformed; or it has the suffix of a file, and a set is to be written.
         """
         if isinstance(self.given, str) and (suffix := PurePosixPath(self.url).suffix.lower()) in _FILES:
+            if writing:
+                raise ValueError(
+                    f"{self.url}: a set is a folder of objects, and this is the name of a {suffix} file; write to an "
+                    "address without this suffix"
+                )
             raise FileNotFoundError(
                 f"{self.url}: a URL, but of a {suffix} file, and only sets of shards and Zarr are read from stores: "
                 "download it, or write it as shards first"
@@ -88,29 +111,15 @@ class Address:
             return Objects(self.given, self.url, folder)
         options = {"timeout": _WRITING_TIMEOUT if writing else _TIMEOUT, "connect_timeout": _CONNECT}
         retries: Any = {"max_retries": _WRITING_RETRIES if writing else 0, "retry_timeout": timedelta(minutes=3)}
-        if self.url.lower().startswith("http://") or _without_tls():
+        if self.url.lower().startswith("http://") or is_without_tls():
             options["allow_http"] = "true"
         try:
             store = stores.from_url(self.url, client_options=options, retry_config=retries)
         except Exception as error:
-            if (path := urlparse(self.url)).scheme.lower() == "file" and not Path(unquote(path.path)).is_dir():
+            if self.local is not None and not self.local.is_dir():
                 raise FileNotFoundError(f"{self.url}: there is no such folder on this machine") from None
             raise ValueError(f"{self.url}: not an address that obstore can open ({_said(error)})") from error
         return Objects(store, self.url, folder)
-
-
-def _without_tls() -> bool:
-    """Whether the environment names an endpoint without TLS: options that are given replace those found there."""
-    endpoints = (os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
-    return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") or any(
-        endpoint.lower().startswith("http://") for endpoint in endpoints
-    )
-
-
-def _described(store: Any) -> str:
-    prefix = str(getattr(store, "prefix", None) or "").strip("/")
-    bucket = (getattr(store, "config", None) or {}).get("bucket", "")
-    return "/".join(part for part in (f"{type(store).__name__}:{bucket}", prefix) if part)
 
 
 class Objects:

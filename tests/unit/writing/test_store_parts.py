@@ -237,6 +237,48 @@ def test_stores_of_obstore_and_addresses_of_folders(tmp_path):
     assert len(memload.open(tmp_path / "fresh")) == 6
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3://bucket/run#1", "'#' is no part of a name in an address; write %23 for it"),
+        ("s3://bucket/run?1", "'\\?' is no part of a name in an address; write %3F for it"),
+        ("file:///folder/run#1", "'#' is no part of a name"),
+        ("s3://bucket/run\\1", "is no part of a name in an address; write %5C for it"),
+        ("s3://bucket/one/../two", "a folder of a store has no '.' and '..'"),
+        ("s3://bucket/one/%2E%2e/two", "a folder of a store has no '.' and '..'"),
+        ("s3://bucket/run\n1", "it has a blank at an end, a line break"),
+        ("s3://bucket/run%0A1", "it has a blank at an end, a line break"),
+        ("s3://bucket/run ", "it has a blank at an end"),
+        ("s3://key:secret@bucket/run", "is no name of a bucket"),
+        ("file://folder/run", "it names the host 'folder'; .* three slashes: file:///folder"),
+        ("https://127.0.0.1:9/run#1", "'#' is no part of a name"),
+    ],
+)
+def test_what_an_address_would_lose_is_refused(address, said):
+    """Else two sets would be one: obstore drops these, or takes them for something else."""
+    steps = (
+        lambda: memload.write_part(address, {"x": torch.arange(3)}, part=0, parts=1),
+        lambda: memload.seal(address),
+        lambda: memload.open(address),
+    )
+    for step in steps:
+        with pytest.raises(ValueError, match=said):
+            step()
+
+
+def test_names_with_percent_signs_are_what_obstore_takes_them_for(proxy, store_server, tmp_path):
+    for name, plain in (("run%231 a", "run#1 a"), ("run%232%20a", "run#2 a")):
+        memload.write(f"s3://bucket/{name}", {"x": torch.arange(3)})
+        assert "index.json" in store_server.keys(plain)
+        memload.write(f"file://{tmp_path}/{name}", {"x": torch.arange(3)})
+        assert len(memload.open(f"file://localhost{tmp_path}/{name}")) == len(memload.open(tmp_path / plain)) == 3
+
+
+def test_the_name_of_a_file_is_no_address_of_a_set():
+    with pytest.raises(ValueError, match=r"this is the name of a \.pt file; write to an address without this suffix"):
+        memload.write("s3://bucket/run.pt", {"x": torch.arange(3)})
+
+
 def test_a_web_server_is_refused():
     with pytest.raises(ValueError, match="sets are read from web servers, and not written to them"):
         memload.write("http://127.0.0.1:9/set", {"x": torch.arange(3)})
