@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memload.columns.clocks import SECOND, Clock, Nanoseconds, nanoseconds
 from memload.columns.fields import Field
@@ -216,11 +217,11 @@ def _images(group: Any) -> Field:
 
 
 def _add_units(found: Found, path: Path, group: Any, *, strict: bool) -> None:
-    with found.telling(group.name, str(path) if strict else ""):
+    with found.telling(group.name, f"{path}, {_SPIKES}" if strict else ""):
         if "spike_times" not in group or not len(group["spike_times"]):
             columns = [text(one) for one in group.attrs.get("colnames", ())]
             raise FormatError(f"units without spikes: their columns are {columns}")
-        count = len(group["spike_times_index"])
+        count = len(_ends_of_units(group))
         ids = group["id"][()].tolist() if "id" in group else list(range(count))
         if len(ids) != count:
             raise FormatError(f"{len(ids):,} units have an id, and {count:,} have spikes")
@@ -232,13 +233,22 @@ def _add_units(found: Found, path: Path, group: Any, *, strict: bool) -> None:
 def _spike_times(path: Path, place: str, names: tuple[Any, ...]) -> Units:
     with _opened(path) as file:
         group = file[place]
-        times, ends = group["spike_times"][()], group["spike_times_index"][()].astype(np.int64)
-    if (np.diff(ends, prepend=0) < 0).any() or (len(ends) and ends[-1] > len(times)):
-        raise FormatError(f"{path}: spike_times_index does not fit the {len(times):,} spike_times")
+        times, ends = group["spike_times"][()], _ends_of_units(group)
     units = Units.of_file(names, np.split(times, ends)[: len(ends)])
     if units.lost == len(times):
         raise FormatError(f"{path}, {place}: none of the {len(times):,} spike_times is a number")
     return units
+
+
+def _ends_of_units(group: Any) -> NDArray[np.int64]:
+    """Up to which of all spikes those of each unit go."""
+    if "spike_times_index" not in group:
+        raise FormatError("it has spike_times, but no spike_times_index, which says where each unit ends")
+    ends: NDArray[np.int64] = group["spike_times_index"][()].astype(np.int64)
+    count = len(group["spike_times"])
+    if not len(ends) or (np.diff(ends, prepend=0) < 0).any() or ends[-1] > count:
+        raise FormatError(f"spike_times_index does not fit the {count:,} spike_times")
+    return ends
 
 
 def _observed(found: Found, group: Any) -> Intervals | None:
@@ -265,6 +275,8 @@ def _observations(group: Any) -> list[tuple[Nanoseconds, Nanoseconds]]:
     if "obs_intervals" not in group:
         return []
     times = group["obs_intervals"][()]
+    if times.ndim != 2 or times.shape[1] != 2:
+        raise FormatError(f"obs_intervals are pairs of a start and a stop, got shape {times.shape}")
     ends = group["obs_intervals_index"][()].astype(np.int64) if "obs_intervals_index" in group else [len(times)]
     found = {}
     for one in np.split(times, ends)[: len(ends)]:

@@ -144,6 +144,8 @@ def _spikes(found: Found, path: Path, name: str, group: Any) -> Spikes:
 
 def _domain(group: Any) -> Intervals:
     """The pieces of time in which a series was recorded; one that ends with its last row contains it."""
+    if "domain" not in group:
+        raise FormatError("it has no domain, which says when it was recorded")
     begins, ends = (nanoseconds(group[f"domain/{edge}"][()], "domain") for edge in ("start", "end"))
     last = nanoseconds(group["timestamps"][-1], "timestamps")
     return Intervals.at_nanoseconds(*covered(begins, np.where(ends == last, last + SLACK + 1, ends)), {})

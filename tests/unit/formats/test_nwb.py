@@ -317,3 +317,33 @@ def test_spike_times_that_are_no_numbers_are_left_out_and_told(tmp_path):
     nothing = written(tmp_path / "y.nwb", {"spike_times": [np.nan, np.nan]})
     with pytest.raises(memload.FormatError, match=r"y\.nwb, /units: none of the 2 spike_times is a number"):
         print(nothing)
+
+
+def _cut_index(file):
+    file["units/spike_times_index"][0] = 99
+
+
+def _without_index(file):
+    del file["units/spike_times_index"]
+
+
+def _flat_intervals(file):
+    del file["units/obs_intervals"]
+    file["units/obs_intervals"] = np.zeros((3, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_cut_index, "spike_times_index does not fit the 55 spike_times"),
+        (_without_index, "no spike_times_index"),
+        (_flat_intervals, "pairs of a start and a stop, got shape (3, 1)"),
+    ],
+)
+def test_units_that_are_damaged_are_told_and_the_series_are_read(path, tmp_path, change, why):
+    copy = damaged(path, tmp_path, change)
+    session = memload.open_nwb(copy)
+    assert why in session.left_out["/units"]
+    assert "raw" in session.fields
+    with pytest.raises(memload.FormatError, match=r"damaged\.nwb, units: "):
+        memload.open_nwb(copy, fields=["units"])

@@ -174,3 +174,11 @@ def test_what_stands_beside_spikes_and_units_of_one_name_is_told(tmp_path):
         "spikes.amp": "an array beside spikes, of which times and units are read alone",
         "units.id": "1 of 3 units have the id of another: all are numbered instead",
     }
+
+
+def test_spikes_without_a_domain_are_told(tmp_path):
+    spikes_of(tmp_path / "x.h5", lambda data: data, domain="auto")
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        del file["spikes/domain"]
+    with pytest.raises(memload.FormatError, match=r"as a recording: spikes: it has no domain"):
+        memload.open_temporaldata(tmp_path / "x.h5")
