@@ -14,6 +14,7 @@ _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.ASCII)
 _LEADING = re.compile(r"(?<![0-9.])0+(?=[0-9])", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
+_MOST_DIGITS = 300  # of whole numbers that float64 can hold, and that Python converts
 
 
 def values_of(cells: Sequence[str]) -> Any:
@@ -23,9 +24,10 @@ def values_of(cells: Sequence[str]) -> Any:
     float64 would round.
     """
     bare = [cell.strip() for cell in cells]
-    if all(_WHOLE.fullmatch(cell) for cell in bare) and all(_LEAST <= int(cell) <= _MOST for cell in bare):
+    whole = [cell for cell in bare if _WHOLE.fullmatch(cell)]
+    rounded = any(len(cell) > _MOST_DIGITS or int(cell) != float(cell) for cell in whole)  # long numbers are text
+    if len(whole) == len(bare) and all(len(cell) <= _MOST_DIGITS and _LEAST <= int(cell) <= _MOST for cell in whole):
         return [int(cell) for cell in bare]
-    rounded = any(_WHOLE.fullmatch(cell) and int(cell) != float(cell) for cell in bare)  # long numbers are text
     if any(bare) and not rounded and all(not cell or _NUMBER.fullmatch(cell) for cell in bare):
         return [float(cell) if cell else math.nan for cell in bare]
     return list(cells)

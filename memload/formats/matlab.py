@@ -148,7 +148,10 @@ def _loaded(path: Path) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = _loaded_by_scipy(path, mat_dtype=True)
-    if any(issubclass(one.category, np.exceptions.ComplexWarning) for one in caught):
+    others = [one for one in caught if not issubclass(one.category, np.exceptions.ComplexWarning)]
+    for one in others:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if len(others) < len(caught):
         stored = _loaded_by_scipy(path, mat_dtype=False)
         found |= {name: value for name, value in stored.items() if _holds_complex(value)}
     return found

@@ -94,7 +94,11 @@ def read_spikeglx(path: Path, wanted: Sequence[str] | None = None) -> Found:
 def _describe(found: Found, kind: str, meta: _Meta) -> None:
     """Give the channels of a kind their clock and scale."""
     volts = kind not in ("sync", "digital")
-    found.clocks[kind] = Clock(rate=meta.above_zero(_RATES[meta.stream]), unit="V" if volts else "")
+    rate = meta.above_zero(key := _RATES[meta.stream])
+    try:
+        found.clocks[kind] = Clock(rate=rate, unit="V" if volts else "")
+    except ValueError as error:
+        raise FormatError(f"{meta.path}: {key} is {meta[key]!r}: {error}") from error
     if not volts:
         return
     gains = meta.gains(kind)
@@ -141,7 +145,7 @@ class _Meta(dict[str, str]):
         """The volts of the integer 1 at gain 1."""
         prefix = {"imec": "im", "obx": "ob", "nidq": "ni"}[self.stream]
         if (key := f"{prefix}MaxInt") in self:
-            largest = self.above_zero(key)
+            largest = self.count(key)
         else:
             largest = _FIXED.get(self.get("imDatPrb_type", ""), (0, 512))[1] if prefix == "im" else _LARGEST_OF_CARDS
         return self.above_zero(f"{prefix}AiRangeMax") / largest

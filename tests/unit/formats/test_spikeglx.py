@@ -126,6 +126,8 @@ def test_what_does_not_fit_is_told(tmp_path):
         ({"snsApLfSy": "3,0,1"}, "nSavedChans is 5, and the channels by kind are"),
         ({"imSampRate": "fast"}, r"imec0\.ap\.meta: imSampRate is 'fast'; expected a number above 0"),
         ({"imSampRate": 0}, r"imec0\.ap\.meta: imSampRate is '0'; expected a number above 0"),
+        ({"imSampRate": "1e300"}, r"imec0\.ap\.meta: imSampRate is '1e300': the rate of a clock must lie between"),
+        ({"imMaxInt": "0.5"}, r"imec0\.ap\.meta: imMaxInt is '0\.5'; expected a whole number"),
         ({"imMaxInt": "x"}, r"imec0\.ap\.meta: imMaxInt is 'x'; expected a number above 0"),
         ({"imMaxInt": 0}, r"imec0\.ap\.meta: imMaxInt is '0'; expected a number above 0"),
         ({"imAiRangeMax": "nan"}, "imAiRangeMax is 'nan'; expected a number above 0"),
