@@ -5,6 +5,7 @@ The driver begins and seals, tasks write: on_write_start -> write, write, ... ->
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,10 @@ class ShardSink(_Datasink):
 
     Raises:
         ImportError: Ray is not installed.
-        FileExistsError: `path` exists; raised when the job begins.
+        TypeError, ValueError: `path` is where sets cannot be written, or `codec`, `ragged` or `shard_bytes` is invalid.
+
+    When the job begins, a FileExistsError says that something is at `path`, such as what another job writes; and a
+    PermissionError, ShardWriteError or ShardReadError that a store refuses it, or failed again and again.
 
     Example:
         >>> import memload, ray  # doctest: +SKIP
@@ -70,14 +74,13 @@ class ShardSink(_Datasink):
         self._path: Any = folder.target if isinstance(folder, PartsFolder) else path
         self._shard_bytes = parse_size(shard_bytes)
         self._codec, self._ragged = codec, dict(ragged) if isinstance(ragged, Mapping) else list(ragged)
-        self._begun = False
+        self._job: str | None = None
 
     def on_write_start(self, schema: Any = None) -> None:  # noqa: ARG002 - the rows themselves have the fields
-        """Make the directory. Raises FileExistsError if there is one already."""
-        folder = parts_at(self._path)
-        if not folder.begin():
-            raise FileExistsError(f"{folder.target}: exists already; write to another path, or remove it first")
-        self._begun = True
+        """Make the directory, or take the address. Raises FileExistsError if something is there already."""
+        job = uuid.uuid4().hex
+        parts_at(self._path).reserve(job)
+        self._job = job
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         """Write the blocks of one task as a part, and return its number."""
@@ -96,8 +99,8 @@ class ShardSink(_Datasink):
 
     def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002 - Ray raises it
         """Remove what this job wrote."""
-        if self._begun:
-            parts_at(self._path).abandon()
+        if self._job is not None:
+            parts_at(self._path).abandon(self._job)
 
     def get_name(self) -> str:
         """Return the name of the tasks, as Ray shows it."""

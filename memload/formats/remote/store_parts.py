@@ -3,6 +3,7 @@
     NAME/shard-00003-9f2c61aa-00000.safetensors    a shard of part 3, where it stays
     NAME/.parts/00003-of-00016.9f2c61aa            an attempt is under way, or its writer was killed
     NAME/.parts/00003-of-00016.json                part 3 is complete: the index of its shards
+    NAME/.parts/job                                one job has taken the place, whose text this is
     NAME/index.json                                the set is sealed, and opens; .parts is gone
 
 A store has no renames and no locks, but each object appears as a whole. So:
@@ -40,6 +41,7 @@ from memload.formats.shards.part_terms import (
 from memload.progress import note
 
 _FOLDER = f"{PARTS_FOLDER}/"
+_JOB = f"{_FOLDER}job"
 
 
 class StoreParts:
@@ -80,6 +82,24 @@ class StoreParts:
                 f"{self.target}: other objects are there, such as {foreign[0]!r}; write to another address"
             )
         return not names
+
+    def reserve(self, job: str) -> None:
+        """Put an object that says whose this place is, on the condition that there is none; `clear` removes it.
+
+        Raises:
+            FileExistsError: something is there. In a store without conditions two jobs at once may both take the place.
+        """
+        taken = FileExistsError(
+            f"{self.target}: something is there already, of another job or other writers; write to another address, or "
+            "remove it first"
+        )
+        if not self.begin():
+            raise taken
+        try:
+            self.objects.put(_JOB, job.encode(), create=True)
+        except FileExistsError:
+            if self.objects.read(_JOB) != job.encode():  # else an answer to this very request was lost
+                raise taken from None
 
     def attempt(self, number: PartNumber) -> StoreAttempt:
         """Begin an attempt at a part; raises as `StoreAttempt`."""
@@ -137,14 +157,16 @@ class StoreParts:
         except OSError as error:
             note(f"{self.target}: complete, but what writers left could not be removed: {error}", None)
 
-    def abandon(self) -> None:
-        """Remove all parts of a set that is not sealed."""
-        if not self.is_sealed:
+    def abandon(self, job: str) -> None:
+        """Remove all parts of a set that is not sealed, if this job took the place with `reserve`."""
+        if not self.is_sealed and self.objects.read_whole([_JOB]) == [job.encode()]:
             self._clear(set())
 
     def _clear(self, listed: set[str]) -> None:
         shards = [name for name in self.objects.sizes(below=False) if is_shard_of_part(name) and name not in listed]
-        self.objects.delete([*self.objects.sizes(_FOLDER), *shards])
+        parts = self.objects.sizes(_FOLDER)
+        self.objects.delete([*(name for name in parts if name != _JOB), *shards])
+        self.objects.delete([_JOB] if _JOB in parts else [])  # the last: then another job may take the place
 
 
 class StoreAttempt:

@@ -149,6 +149,14 @@ class Parts(Protocol):
             WriterBusyError: the set is being sealed.
         """
 
+    def reserve(self, job: str) -> None:
+        """Take the place for the parts of one job, which is told by a text of its own.
+
+        Raises:
+            FileExistsError: something is there, such as what another job took or wrote.
+            WriterBusyError: the set is being sealed.
+        """
+
     def attempt(self, number: PartNumber) -> PartAttempt:
         """Begin an attempt at a part.
 
@@ -188,8 +196,8 @@ class Parts(Protocol):
     def clear(self, index: ShardIndex) -> None:
         """Remove what no index lists: what attempts left that were killed or replaced."""
 
-    def abandon(self) -> None:
-        """Remove all parts of a set that is not sealed."""
+    def abandon(self, job: str) -> None:
+        """Remove all parts of a set that is not sealed, if its place was taken by this job."""
 
 
 def check_division(parts: Parts, number: PartNumber) -> None:

@@ -154,7 +154,12 @@ class PartsFolder:
         fresh.rename(self.target / INDEX_NAME)
         fsync_directory(self.target)
 
-    def abandon(self) -> None:
+    def reserve(self, job: str) -> None:  # noqa: ARG002 - whoever made the directory took it
+        """Make the directories; raises as `begin`, and FileExistsError if the set's own is there."""
+        if not self.begin():
+            raise FileExistsError(f"{self.target}: exists already; write to another path, or remove it first")
+
+    def abandon(self, job: str) -> None:  # noqa: ARG002 - the job that called `reserve`
         """Remove all parts of a set that is not sealed. Writers that are at work are kept from completing."""
         self.claim()
         if not self.is_sealed:

@@ -330,3 +330,40 @@ def test_a_sink_of_ray_writes_to_a_store(proxy, store_server):
     failing.write([block], types.SimpleNamespace(task_idx=0))
     failing.on_write_failed(RuntimeError())
     assert store_server.keys("failing") == []
+
+
+@pytest.mark.parametrize("where", ["s3://bucket/jobs", "folder"])
+def test_of_two_jobs_of_ray_one_is_refused_and_removes_nothing(proxy, store_server, tmp_path, where):
+    block = pytest.importorskip("pandas").DataFrame({"x": [1, 2]})
+    path = where if "://" in where else tmp_path / where
+    one, other = memload.ShardSink(path), memload.ShardSink(path)
+    one.on_write_start()
+    with pytest.raises(FileExistsError, match="already"):
+        other.on_write_start()
+    number = one.write([block], types.SimpleNamespace(task_idx=0))
+    with pytest.raises(FileExistsError, match="already"):
+        other.on_write_start()
+    other.on_write_failed(RuntimeError())
+    one.on_write_complete(types.SimpleNamespace(write_returns=[number]))
+    assert [row["x"] for row in memload.open(path)] == [1, 2]
+
+
+def test_of_two_jobs_of_ray_at_the_same_moment_one_is_refused(proxy, store_server):
+    """The other one begins between the first one's look at the store and its own object there."""
+    pytest.importorskip("pandas")
+    one, other = memload.ShardSink("s3://bucket/moment"), memload.ShardSink("s3://bucket/moment")
+    proxy.meanwhile = {"PUT /bucket/moment/.parts/job": other.on_write_start}
+    with pytest.raises(FileExistsError, match="something is there already, of another job"):
+        one.on_write_start()
+    one.on_write_failed(RuntimeError())
+    assert store_server.keys("moment") == [".parts/job"]
+    other.on_write_failed(RuntimeError())
+    assert store_server.keys("moment") == []
+
+
+def test_a_job_whose_answer_was_lost_goes_on(proxy, store_server):
+    sink = memload.ShardSink("s3://bucket/lost-answer")
+    proxy.once = ("PUT /bucket/lost-answer/.parts/job", "lost")
+    sink.on_write_start()
+    sink.on_write_failed(RuntimeError())
+    assert store_server.keys("lost-answer") == []
