@@ -166,6 +166,42 @@ def test_a_forked_process_is_told_what_to_do(faulty_set, proxy):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
+ENDS = """
+import atexit, sys, threading
+
+def last():
+    print([thread.name for thread in threading.enumerate() if thread.name == "memload-remote"])
+    try:
+        ds[300]
+    except RuntimeError as error:
+        print(error)
+
+atexit.register(last)  # runs after what memload registers
+
+import memload
+from memload.formats.remote.link import link
+from memload.formats.remote.objects import Address
+
+ds = memload.open("s3://bucket/faulty")
+ds[0]
+print("read", flush=True)
+sys.stdin.readline()
+objects = Address("s3://bucket/faulty").objects()
+requests = [link().submit(objects.part("index.json")) for _ in range(20)]
+atexit.register(lambda: print(sum(request.cancelled() for request in requests)))
+atexit.register(link().close)
+"""
+
+
+def test_a_process_that_ends_amid_requests_cancels_them_first(faulty_set, proxy):
+    process = subprocess.Popen([sys.executable, "-c", ENDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "read\n"
+    proxy.always = ("", "hang")
+    said, _ = process.communicate("\n")
+    ended = "this process ends, and what it reads from stores and writes to them has ended before"
+    assert (process.returncode, said) == (0, f"20\n[]\n{ended}\n")
+
+
 def _killed_loops(faulty_set, folder, kills):
     """Kill the loops of two ranks that share a cache so many times each; all their batches are as if undisturbed."""
     ranks, program = [], Path(killed_loops.__file__)

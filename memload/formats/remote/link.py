@@ -8,12 +8,15 @@ ACM Queue 14(5), 2016): while more in flight gives a higher rate, the product gr
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from types import FrameType
 from typing import Any, TypeVar
 
 MOST_IN_FLIGHT = 64 << 20  # bytes of all requests of a process
@@ -78,10 +81,34 @@ class Link:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="memload-remote", daemon=True)
         self._thread.start()
+        self._closing = threading.RLock()
+        self._closed = False
+        atexit.register(self.close)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine on the thread. Raises RuntimeError at the exit of the interpreter."""
+        with self._closing:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise RuntimeError("this process ends, and what it reads from stores and writes to them has ended before")
+
+    def close(self) -> None:
+        """Cancel all requests, and end the thread, before the interpreter ends.
+
+        A thread that needs the interpreter later is ended by force, amid C++ or Rust, which aborts the process.
+        """
+        if self.process != os.getpid():
+            return
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        while _is_answered():
+            time.sleep(0.001)  # in which that thread goes on
 
     async def carried(self, nbytes: int, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the answer to a request for so many bytes, which waits until the link has room for it."""
@@ -118,6 +145,28 @@ class Link:
             if not place.cancelled():
                 self._in_flight += nbytes
                 place.set_result(None)
+
+
+async def _cancel_all() -> None:
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def _is_answered() -> bool:
+    """Whether a thread of the client of stores still tells a loop an answer, which may be the last one it waited for.
+
+    Only there does such a thread run Python code, in which it may lose the interpreter and need it again.
+    """
+    telling = asyncio.BaseEventLoop.call_soon_threadsafe.__code__
+    return any(frame.f_code is telling for top in sys._current_frames().values() for frame in _stack(top))
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 _links: list[Link] = []
