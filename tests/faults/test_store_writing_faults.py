@@ -80,6 +80,15 @@ def test_what_stays_raises_with_the_name_and_removes_what_it_wrote(proxy, store_
     assert store_server.keys("stays") == []
 
 
+def test_a_request_that_goes_on_failing_is_given_up_after_a_time(proxy, monkeypatch):
+    """obstore repeats by itself within each attempt, so that all attempts together could take half an hour."""
+    monkeypatch.setattr(objects, "_WRITING_PATIENCE", 0.0)
+    proxy.always = ("list-type", 503)
+    with pytest.raises(memload.ShardReadError, match=r"2 attempts in .* to list it failed"):
+        write("s3://bucket/patience", 0)
+    assert len(proxy.requests) == 2
+
+
 def test_a_part_that_may_have_completed_keeps_its_shards(proxy, store_server):
     """Where no answer says whether the part is complete, sealing decides."""
     write("s3://bucket/unsure", 1)

@@ -6,6 +6,11 @@ import os
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+FILES = frozenset(
+    [".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".parquet", ".zip", ".json"]
+)
+"""Suffixes of what is no set of shards."""
+
 _WEB, _BUCKETS = ("http", "https"), ("s3", "s3a", "gs")  # schemes with a query; those whose host is a bucket
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -15,17 +16,15 @@ from urllib.parse import unquote, urlsplit
 
 from memload.errors import ShardReadError, ShardWriteError
 from memload.formats.packages import package
-from memload.formats.remote.addresses import described, is_without_tls, lost_of
+from memload.formats.remote.addresses import FILES, described, is_without_tls, lost_of
 from memload.formats.remote.link import link
 
 _TIMEOUT, _CONNECT = "60s", "10s"
 _WRITING_TIMEOUT = "180s"  # of a piece of an upload, of which _PIECES_AT_ONCE share the link
 _WRITING_RETRIES = 6  # of each piece, by obstore, before the object is begun anew
 _PIECE, _PIECES_AT_ONCE, _MOST_PIECES = 8 << 20, 4, 10_000  # bytes of one; S3's limit
-_FILES = frozenset(
-    [".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".parquet", ".zip", ".json"]
-)  # suffixes of what is no set of shards
 _ATTEMPTS, _WRITING_ATTEMPTS = 8, 4
+_WRITING_PATIENCE = 120.0  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before the second attempt, and before any other
 _MOST_SAID = 300  # characters of what a store said
 _NO_BUCKET = "there is no such bucket"
@@ -96,7 +95,7 @@ class Address:
             FileNotFoundError: the address is that of a single file.
             ValueError: the address is malformed; or it has the suffix of a file, and a set is to be written.
         """
-        if isinstance(self.given, str) and (suffix := PurePosixPath(self.url).suffix.lower()) in _FILES:
+        if isinstance(self.given, str) and (suffix := PurePosixPath(self.url).suffix.lower()) in FILES:
             if writing:
                 raise ValueError(
                     f"{self.url}: a set is a folder of objects, and this is the name of a {suffix} file; write to an "
@@ -106,9 +105,10 @@ class Address:
                 f"{self.url}: a URL, but of a {suffix} file, and only sets of shards and Zarr are read from stores: "
                 "download it, or write it as shards first"
             )
+        patience = _WRITING_PATIENCE if writing else math.inf
         stores = package("obstore.store", "remote", f"{self.url}: a store")
         if not isinstance(self.given, str):
-            return Objects(self.given, self.url, folder)
+            return Objects(self.given, self.url, folder, patience)
         options = {"timeout": _WRITING_TIMEOUT if writing else _TIMEOUT, "connect_timeout": _CONNECT}
         retries: Any = {"max_retries": _WRITING_RETRIES if writing else 0, "retry_timeout": timedelta(minutes=3)}
         if self.url.lower().startswith("http://") or is_without_tls():
@@ -119,7 +119,7 @@ class Address:
             if self.local is not None and not self.local.is_dir():
                 raise FileNotFoundError(f"{self.url}: there is no such folder on this machine") from None
             raise ValueError(f"{self.url}: not an address that obstore can open ({_said(error)})") from error
-        return Objects(store, self.url, folder)
+        return Objects(store, self.url, folder, patience)
 
 
 class Objects:
@@ -129,6 +129,7 @@ class Objects:
         store: of obstore, whose root is the address.
         url: the address, for messages.
         folder: the folder that is meant of it, with a slash at its end; "": all.
+        patience: after so many seconds a request that failed twice is given up, since the store itself repeats, too.
 
     Attributes:
         advice: what whoever finds an object replaced is told to do.
@@ -136,7 +137,8 @@ class Objects:
 
     advice = "open the set again"
 
-    def __init__(self, store: Any, url: str, folder: str = "") -> None:
+    def __init__(self, store: Any, url: str, folder: str = "", patience: float = math.inf) -> None:
+        self._patience = patience
         self.store, self.url, self.folder = store, f"{url}/{folder}".rstrip("/"), folder
 
     def url_of(self, name: str) -> str:
@@ -331,8 +333,9 @@ class Objects:
             except (FileNotFoundError, FileExistsError, PermissionError, ShardReadError):
                 raise
             except Exception as error:
-                if attempt == most or _NO_TRUST in str(error):
-                    tried = f"{attempt} attempts in {time.monotonic() - began:.1f} s to {doing}"
+                took = time.monotonic() - began
+                if attempt == most or _NO_TRUST in str(error) or (attempt > 1 and took >= self._patience):
+                    tried = f"{attempt} attempts in {took:.1f} s to {doing}"
                     raise self._given_up(name, tried, error, begin, writing) from error
             pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
             await asyncio.sleep(pause * random.uniform(0.5, 1))

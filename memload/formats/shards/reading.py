@@ -17,6 +17,7 @@ from memload._core import Column, Storage, Tiles
 from memload.columns.fields import Field, describe, digest_of
 from memload.errors import ChecksumError, Damage, ShardFormatError
 from memload.formats.codecs.fields import grids_of, read_starts
+from memload.formats.paths import is_remote
 from memload.formats.shards.index import (
     INDEX_NAME,
     RECORDING_NAME,
@@ -138,6 +139,7 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     Raises:
         ChecksumError: bytes differ; the message and `damages` name each shard, field and run of rows.
         ShardFormatError: there is no index, or a malformed one.
+        ValueError: `path` is the address of a store.
 
     Example:
         >>> import memload, tempfile, torch
@@ -146,6 +148,8 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
         >>> memload.verify(path)
         12000
     """
+    if is_remote(path):
+        raise ValueError(f"{path}: only folders of this machine are verified; copy the set to one, and verify that")
     directory = Path(path)
     folders = [directory]
     if (directory / RECORDING_NAME).exists():
