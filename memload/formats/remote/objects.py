@@ -83,12 +83,13 @@ class Address:
             return self.given.rstrip("/")
         return described(self.given)
 
-    def objects(self, folder: str = "", *, writing: bool = False) -> Objects:
+    def objects(self, folder: str = "", *, writing: bool = False, repeating: bool = False) -> Objects:
         """Return the objects at this address.
 
         Args:
             folder: that of them which is meant, with a slash at its end; "": all.
             writing: whether they will be written: a piece of an upload is repeated by itself, and may take longer.
+            repeating: whether the store is given to others, such as zarr, so that it repeats requests itself.
 
         Raises:
             ImportError: obstore is not installed.
@@ -110,7 +111,8 @@ class Address:
         if not isinstance(self.given, str):
             return Objects(self.given, self.url, folder, patience)
         options = {"timeout": _WRITING_TIMEOUT if writing else _TIMEOUT, "connect_timeout": _CONNECT}
-        retries: Any = {"max_retries": _WRITING_RETRIES if writing else 0, "retry_timeout": timedelta(minutes=3)}
+        attempts = _WRITING_RETRIES if writing or repeating else 0
+        retries: Any = {"max_retries": attempts, "retry_timeout": timedelta(minutes=3)}
         if self.url.lower().startswith("http://") or is_without_tls():
             options["allow_http"] = "true"
         try:

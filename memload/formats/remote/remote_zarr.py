@@ -42,7 +42,7 @@ def open_remote_zarr(address: Address, keeping: Keeping, key: Key, name: str | N
     """
     refuse_web_server(address.objects())
     zarr = package("zarr", "zarr", address.url)
-    store = zarr.storage.ObjectStore(address.objects(writing=True).store, read_only=True)  # which tries again
+    store = zarr.storage.ObjectStore(address.objects(repeating=True).store, read_only=True)
     try:
         arrays = arrays_in(zarr, store)
     except Exception as error:  # what zarr raises depends on what is wrong with the metadata
