@@ -81,7 +81,7 @@ class StoreParts:
             raise FileExistsError(
                 f"{self.target}: other objects are there, such as {foreign[0]!r}; write to another address"
             )
-        return not names
+        return not names or (list(names) == [_FOLDER] and not self.objects.sizes(_FOLDER))  # LocalStore keeps folders
 
     def reserve(self, job: str) -> None:
         """Put an object that says whose this place is, on the condition that there is none; `clear` removes it.

@@ -60,7 +60,7 @@ class Dying(memload.ShardSink):
         def until_killed():
             for block in blocks:
                 yield block
-                mark = Path(f"{self._target}.died")
+                mark = Path(f"{self._path}.died")
                 if ctx.task_idx == 1 and not mark.exists():
                     mark.touch()
                     os.kill(os.getpid(), signal.SIGKILL)

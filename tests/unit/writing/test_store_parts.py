@@ -365,6 +365,21 @@ def test_of_two_jobs_of_ray_at_the_same_moment_one_is_refused(proxy, store_serve
     assert store_server.keys("moment") == []
 
 
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_a_job_that_failed_lets_the_next_one_take_the_place(tmp_path, kind):
+    block = pytest.importorskip("pandas").DataFrame({"x": [1, 2]})
+    (tmp_path / "store").mkdir()
+    store = MemoryStore() if kind == "memory" else LocalStore(tmp_path / "store")
+    failed, sink = memload.ShardSink(store), memload.ShardSink(store)
+    failed.on_write_start()
+    failed.write([block], types.SimpleNamespace(task_idx=0))
+    failed.on_write_failed(RuntimeError())
+    sink.on_write_start()
+    number = sink.write([block], types.SimpleNamespace(task_idx=0))
+    sink.on_write_complete(types.SimpleNamespace(write_returns=[number]))
+    assert len(memload.open(store)) == 2
+
+
 def test_a_job_whose_answer_was_lost_goes_on(proxy, store_server):
     sink = memload.ShardSink("s3://bucket/lost-answer")
     proxy.once = ("PUT /bucket/lost-answer/.parts/job", "lost")
