@@ -32,7 +32,7 @@ def test_a_job_that_fails_leaves_nothing(found):
 
 
 def test_a_directory_that_exists_is_refused_and_left_alone(found):
-    assert "exists already" in found["refused"]["raised"]
+    assert "this set is complete" in found["refused"]["raised"]
     assert found["refused"]["rows"] == 100
 
 
