@@ -201,14 +201,15 @@ def test_a_part_keeps_its_shards_where_its_writer_is_interrupted(proxy, store_se
     asked = threading.Event()
     proxy.always, proxy.meanwhile = (at, "hang"), {at: asked.set}
     program = f"""
-        import torch, memload
+        import signal, torch, memload
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
         rows = torch.arange(60_000, dtype=torch.int64).reshape(30, 2000)[:15]
         memload.write_part({url!r}, {{"x": rows}}, part=0, parts=2, shard_bytes=100_000)
     """
     writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.PIPE, text=True)
     assert asked.wait(60)
     writer.send_signal(signal.SIGINT)
-    assert writer.communicate()[1].strip().endswith("KeyboardInterrupt")
+    assert writer.communicate(timeout=60)[1].strip().endswith("KeyboardInterrupt")
     proxy.mend()
     memload.seal(url)
     assert_whole(store_server, "interrupted")

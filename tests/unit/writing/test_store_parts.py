@@ -319,6 +319,7 @@ def test_what_killed_writers_left_on_the_disk_goes(uploads):
     alive.remove()
 
 
+@pytest.mark.ray
 def test_a_sink_of_ray_writes_to_a_store(proxy, store_server):
     """The steps that Ray takes, in its order; the sink travels to each task."""
     block = pytest.importorskip("pandas").DataFrame({"x": [1, 2], "text": ["a", "b"]})
@@ -336,6 +337,7 @@ def test_a_sink_of_ray_writes_to_a_store(proxy, store_server):
     assert store_server.keys("failing") == []
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize("where", ["s3://bucket/jobs", "folder"])
 def test_of_two_jobs_of_ray_one_is_refused_and_removes_nothing(proxy, store_server, tmp_path, where):
     block = pytest.importorskip("pandas").DataFrame({"x": [1, 2]})
@@ -352,6 +354,7 @@ def test_of_two_jobs_of_ray_one_is_refused_and_removes_nothing(proxy, store_serv
     assert [row["x"] for row in memload.open(path)] == [1, 2]
 
 
+@pytest.mark.ray
 def test_of_two_jobs_of_ray_at_the_same_moment_one_is_refused(proxy, store_server):
     """The other one begins between the first one's look at the store and its own object there."""
     pytest.importorskip("pandas")
@@ -365,6 +368,7 @@ def test_of_two_jobs_of_ray_at_the_same_moment_one_is_refused(proxy, store_serve
     assert store_server.keys("moment") == []
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 def test_a_job_that_failed_lets_the_next_one_take_the_place(tmp_path, kind):
     block = pytest.importorskip("pandas").DataFrame({"x": [1, 2]})
@@ -380,6 +384,7 @@ def test_a_job_that_failed_lets_the_next_one_take_the_place(tmp_path, kind):
     assert len(memload.open(store)) == 2
 
 
+@pytest.mark.ray
 def test_a_job_whose_answer_was_lost_goes_on(proxy, store_server):
     sink = memload.ShardSink("s3://bucket/lost-answer")
     proxy.once = ("PUT /bucket/lost-answer/.parts/job", "lost")
