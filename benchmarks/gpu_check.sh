@@ -169,7 +169,7 @@ done
 run_tests "$filling" || failed+=("$(basename "$filling" .py)")
 for file in "${tests[@]}"; do
   echo "-- $(basename "$file" .py)"
-  cat "$work/$(basename "$file" .py).log"
+  sed -E "s#(\.\./)*/?${repo#/}/##g" "$work/$(basename "$file" .py).log" # without the path of this checkout
 done | tee "$kept.tests.txt"
 
 # The parts after the tests, each with its share of the time that is left when it begins: what one does not use, those

@@ -1,10 +1,11 @@
-"""Byte counts as people write and read them."""
+"""Byte counts, and the sides of images, as people write and read them."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import re
+from collections.abc import Sequence
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
@@ -37,3 +38,25 @@ def format_size(nbytes: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} TB" if size < 999.5 else f"{size:,.0f} TB"
+
+
+def sides_of(name: str, given: int | Sequence[int] | None) -> tuple[int, int] | None:
+    """Return height and width of an image, of which one number is a square; None for None.
+
+    Args:
+        name: that of the argument, for the error.
+        given: its value.
+
+    Raises:
+        ValueError: it is neither, or a side is no whole number from 1 on.
+
+    Example:
+        >>> sides_of("size", 224), sides_of("size", (480, 640))
+        ((224, 224), (480, 640))
+    """
+    if given is None:
+        return None
+    sides = (given, given) if isinstance(given, int) else tuple(given)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(f"{name} is (height, width), or one number for squares, each at least 1; got {given!r}")
+    return sides[0], sides[1]

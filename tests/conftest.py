@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,6 +157,17 @@ def proxy(store_server: Server, monkeypatch: pytest.MonkeyPatch) -> Generator[Pr
         monkeypatch.setenv(name, value)
     yield proxy
     proxy.close()
+
+
+@pytest.fixture
+def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path, None, None]:
+    """The folder of shards that wait to be uploaded to a store; the test has to leave it empty."""
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    assert list(folder.glob("memload-upload-*")) == []
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from memload.images.labels import LabelledRows, joined, labels_of_folders, texts
 from memload.images.pixels import Pixels
 from memload.images.tables import Columns, read_table
 from memload.progress import byte_bar, note
+from memload.sizes import sides_of
 from memload.writing.writer import ShardWriter
 
 Size = int | tuple[int, int] | None
@@ -283,7 +284,7 @@ def _pixels(
         raise ValueError(f"fit is one of {', '.join(FITS)}; got {fit!r}")
     if fit != "pad" and not (pad_value is None and mask_pad_value is None):
         raise ValueError(f'pad_value= and mask_pad_value= are for fit="pad" (--fit pad), not for {fit!r}')
-    sides, kept = _sides("size", size), _sides("crop", crop)
+    sides, kept = sides_of("size", size), sides_of("crop", crop)
     if sides is not None and sides[0] * sides[1] > _MOST_PIXELS:
         raise ValueError(f"size {size!r}: rows of more than {_MOST_PIXELS:,} pixels are not supported")
     chosen = _mode([pair.image for pair in album.pairs], mode)
@@ -307,14 +308,6 @@ def _pixels(
         _border("mask_pad_value", mask_pad_value, 1, 65535 if wide_masks else 255)[0],
         kept,
     )
-
-
-def _sides(option: str, given: Size) -> tuple[int, int] | None:
-    """Return height and width."""
-    sides = (given, given) if isinstance(given, int) else given
-    if sides is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
-        raise ValueError(f"{option} is a number of pixels or (height, width), got {given!r}")
-    return sides
 
 
 def _border(option: str, given: int | Sequence[int] | None, channels: int, most: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from memload.formats.shards.rows import Rows
 from memload.formats.shards.staging import target_of
 from memload.formats.video import FrameForm, Video, VideoHeader, is_video, read_video_header
 from memload.memory.guards import check_space
+from memload.sizes import sides_of
 from memload.writing.decoding import Options, Task, stamp_of, write_decoded
 from memload.writing.recordings import SetOf, codec_of, write_folder
 from memload.writing.sampled_codecs import is_sampled
@@ -85,7 +86,7 @@ def write_videos(
             'codec="auto" samples rows, which a video has only once it is decoded; name one, such as "lz4"'
         )
     check_known(codec, [FIELD])
-    form, at = FrameForm(_sides(size), mode == "L"), None if rate is None else fraction(rate, "rate=")
+    form, at = FrameForm(sides_of("size", size), mode == "L"), None if rate is None else fraction(rate, "rate=")
     places = paths_of(sources)
     for place in places:
         if not place.is_file():
@@ -97,15 +98,6 @@ def write_videos(
         check_space(target_of(path), sum(file.nbytes for file in files))
     options = Options(shard_bytes, codec, resume, progress)
     return write_decoded(path, files, options, together=len(files) != 1, threads=threads, unit="frame")
-
-
-def _sides(size: Any) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ValueError(f"size is (height, width), or one number for squares, each at least 1; got {size!r}")
-    return sides
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 
@@ -20,18 +19,14 @@ from memload.formats.remote import objects
 ROWS = torch.arange(60_000, dtype=torch.int64).reshape(30, 2000)
 
 
+pytestmark = pytest.mark.usefixtures("uploads")
+
+
 @pytest.fixture(autouse=True)
-def uploads(tmp_path, monkeypatch):
-    """Short pauses, and a folder of shards that wait to be uploaded, which each test leaves empty."""
+def short_pauses(monkeypatch):
     monkeypatch.setattr(objects, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(objects, "_LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(objects, "_WRITING_RETRIES", 0)
-    folder = tmp_path / "uploads"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    yield folder
-    assert list(folder.glob("memload-upload-*")) == []
 
 
 def write(url, part):

@@ -379,10 +379,10 @@ def test_mixed_sizes_are_refused_with_all_of_them_and_the_choice(pairs):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "size is a number of pixels or"),
-        ({"size": (3,)}, "size is a number of pixels or"),
+        ({"size": 0}, r"size is \(height, width\), or one number"),
+        ({"size": (3,)}, r"size is \(height, width\), or one number"),
         ({"size": 99_999_999}, "more than 178,956,970 pixels"),
-        ({"crop": 0}, "crop is a number of pixels or"),
+        ({"crop": 0}, r"crop is \(height, width\), or one number"),
         ({"size": 5, "crop": (5, 6)}, "keeps a part of images of 5 x 5; got 5 x 6"),
         ({"fit": "fill"}, "fit is one of stretch, crop, pad; got 'fill'"),
         ({"pad_value": 3}, 'are for fit="pad"'),

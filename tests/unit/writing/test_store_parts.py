@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import random
-import tempfile
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -21,15 +20,7 @@ from memload.formats.remote.upload_folder import UploadFolder
 ROWS = 24
 
 
-@pytest.fixture(autouse=True)
-def uploads(tmp_path, monkeypatch):
-    """The folder of shards that wait to be uploaded; each test leaves nothing in it."""
-    folder = tmp_path / "uploads"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    yield folder
-    assert list(folder.glob("memload-upload-*")) == []
+pytestmark = pytest.mark.usefixtures("uploads")
 
 
 def mixed(start, stop):
