@@ -106,5 +106,5 @@ def _check_length(what: str, header: int, rows: int, row_bytes: int, found: int)
         kind = "cut short" if found < expected else "longer than its header says (several arrays in one file?)"
         raise FormatError(
             f"{what}: {kind}: {rows} rows of {row_bytes} bytes after a header of {header} make {expected} bytes, "
-            f"but the file has {found}"
+            f"but the file has {found}: get it again, or save it anew"
         )
