@@ -7,13 +7,15 @@ by graph, of which each is forgotten once it was taken. Values are read when a g
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pickle
 import pickletools
 import struct
+import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -73,15 +75,21 @@ def begins_with_graphs(path: Path) -> bool:
 
 def _starts(head: bytes) -> bool:
     names: list[str] = []
-    try:
+    with contextlib.suppress(ValueError), _odd_escapes_ignored():  # the pickle continues after `head`
         for op, argument, _ in pickletools.genops(head):
             if op.name == "GLOBAL":
                 return names[:1] == ["EMPTY_LIST"] and str(argument).startswith("torch_geometric.data.")
             if op.name not in ("PROTO", "FRAME"):
                 names.append(op.name)
-    except ValueError:  # the pickle continues after `head`
-        pass
     return False
+
+
+@contextlib.contextmanager
+def _odd_escapes_ignored() -> Iterator[None]:
+    """Inside, Python does not warn of a backslash in a damaged text of a pickle."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def each_graph(path: Path, take: Callable[[Any], None], allowed: Iterable[str], *, trust: bool) -> int:
@@ -131,8 +139,9 @@ class _Scan:
 
     def first(self) -> str:
         """Return the name of the first operation that makes an object."""
-        names = (op.name for op, _, _ in pickletools.genops(self._data[:_LOOK]))
-        return next(name for name in names if name not in ("PROTO", "FRAME"))
+        with _odd_escapes_ignored():
+            names = (op.name for op, _, _ in pickletools.genops(self._data[:_LOOK]))
+            return next(name for name in names if name not in ("PROTO", "FRAME"))
 
     def uses(self) -> Counter[int]:
         """Return how often the pickle fetches each object, by the object's number."""

@@ -277,6 +277,13 @@ def test_a_damaged_file_opens_or_says_what_is_wrong(tmp_path_factory, sound, dat
     opens_or_says_why(path)
 
 
+def test_an_odd_escape_in_a_damaged_pickle_is_no_warning_of_pythons(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
+        archive.writestr("x/data.pkl", b"\x80\x02]c\\A\nx\n.")
+    with pytest.raises(memload.FormatError, match=r"x\.pt"):
+        memload.open(tmp_path / "x.pt")
+
+
 def test_tensors_without_rows_are_read_beside_each_other(tmp_path):
     torch.save({"x": torch.rand(4, 3)[:0], "y": torch.zeros(0)}, tmp_path / "none.pt")
     ds = memload.open(tmp_path / "none.pt")
