@@ -1,5 +1,8 @@
 #include "cast/blend.h"
 
+#include <cmath>
+#include <limits>
+
 #include "cast/target.h"
 
 namespace memload {
@@ -7,7 +10,12 @@ namespace {
 
 template <class T>
 void between(const T* __restrict a, const T* __restrict b, T weight, T* __restrict out, std::size_t n) noexcept {
-  for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + (b[i] - a[i]) * weight;
+  for (std::size_t i = 0; i < n; ++i) {
+    const T difference = b[i] - a[i];
+    const T found = a[i] + difference * weight;
+    const T apart = a[i] * (T{1} - weight) + b[i] * weight;
+    out[i] = std::abs(difference) <= std::numeric_limits<T>::max() ? found : apart;
+  }
 }
 
 template <class T>

@@ -7,7 +7,8 @@
 
 namespace memload {
 
-// Writes a + (b - a) * weight for n elements. The ranges do not overlap.
+// Writes a + (b - a) * weight for n elements; a * (1 - weight) + b * weight of those whose difference is not finite,
+// such as -3e38 and 3e38. The ranges do not overlap.
 using BetweenFn = void (*)(const float* a, const float* b, float weight, float* out, std::size_t n) noexcept;
 // All instruction sets agree to the bit. Throws std::invalid_argument for one that is not available.
 [[nodiscard]] BetweenFn find_between(Isa isa, Store store);

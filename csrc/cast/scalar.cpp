@@ -63,6 +63,10 @@ template void cast_scalar<DType::u8, DType::f16, true>(const std::byte*, std::by
 template void cast_scalar<DType::f32, DType::bf16, false>(const std::byte*, std::byte*, std::size_t) noexcept;
 template void cast_scalar<DType::f32, DType::f16, false>(const std::byte*, std::byte*, std::size_t) noexcept;
 template void cast_scalar<DType::f16, DType::f32, false>(const std::byte*, std::byte*, std::size_t) noexcept;
+template void cast_scalar<DType::bf16, DType::f32, false>(const std::byte*, std::byte*, std::size_t) noexcept;
+template void cast_scalar<DType::i8, DType::f32, false>(const std::byte*, std::byte*, std::size_t) noexcept;
+template void cast_scalar<DType::i16, DType::f32, false>(const std::byte*, std::byte*, std::size_t) noexcept;
+template void cast_scalar<DType::u16, DType::f32, false>(const std::byte*, std::byte*, std::size_t) noexcept;
 
 CastFn scalar_cast(CastRule rule) noexcept {
   if (rule.from == DType::u8 && rule.norm_removed) return cast_from<DType::u8, true>(rule.to);

@@ -140,19 +140,6 @@ struct F32ToF16 {
   }
 };
 
-template <class V>
-struct F16ToF32 {
-  static constexpr CastRule rule{DType::f16, DType::f32};
-  static constexpr std::size_t step = 32;
-
-  template <Store store>
-  static void run(const std::byte* src, std::byte* dst) {
-    for (std::size_t i = 0; i < step; i += V::lanes) {
-      V::template put<store>(dst + 4 * i, V::as_ints(V::from_f16(V::load_half(src + 2 * i))));
-    }
-  }
-};
-
 // Casts with constants.
 template <class V>
 struct Lanes {
@@ -175,6 +162,8 @@ struct Lanes {
       return V::to_floats(V::widen_i16(src));
     } else if constexpr (from == DType::f16) {
       return V::from_f16(V::load_half(src));
+    } else if constexpr (from == DType::bf16) {
+      return V::as_floats(V::shift_left_16(V::widen_u16(src)));
     } else {
       return load_floats<V>(src);
     }
@@ -212,6 +201,20 @@ struct Lanes {
   }
 };
 
+template <class V, DType from>
+struct NarrowToF32 {
+  static constexpr CastRule rule{from, DType::f32};
+  static constexpr std::size_t step = 32;
+
+  template <Store store>
+  static void run(const std::byte* src, std::byte* dst) {
+    for (std::size_t i = 0; i < step; i += V::lanes) {
+      const auto x = Lanes<V>::template load<from>(src + i * bytes_of(from));
+      V::template put<store>(dst + 4 * i, V::as_ints(x));
+    }
+  }
+};
+
 template <class V>
 void copy_streaming(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
   const std::size_t head = bytes_to_line(dst);
@@ -233,33 +236,49 @@ template <class V>
 CastFn choose_cast(CastRule rule, Store store) {
   if (rule.from == rule.to) return store == Store::streaming ? copy_loop<copy_streaming<V>>(rule.from) : nullptr;
   return choose_loop<U8ToF32<V, false>, U8ToF32<V, true>, U8ToBf16<V, false>, U8ToBf16<V, true>, U8ToF16<V, false>,
-                     U8ToF16<V, true>, F32ToBf16<V>, F32ToF16<V>, F16ToF32<V>>(rule, store);
+                     U8ToF16<V, true>, F32ToBf16<V>, F32ToF16<V>, NarrowToF32<V, DType::i8>, NarrowToF32<V, DType::i16>,
+                     NarrowToF32<V, DType::u16>, NarrowToF32<V, DType::f16>, NarrowToF32<V, DType::bf16>>(rule, store);
 }
 
-// A line of numbers between two rows.
+// A line of numbers between two rows. `spoilt` becomes NaN in the lanes of a difference that is not finite.
 template <class V, Store store>
-inline void between_step(const float* a, const float* b, typename V::Floats weight, float* out) {
+inline void between_step(const float* a, const float* b, typename V::Floats weight, float* out,
+                         typename V::Floats& spoilt) {
   for (std::size_t k = 0; k < kLine / sizeof(float); k += V::lanes) {
     const auto first = V::as_floats(V::load(reinterpret_cast<const std::byte*>(a + k)));
     const auto second = V::as_floats(V::load(reinterpret_cast<const std::byte*>(b + k)));
-    const auto found = V::add(first, V::multiply(V::subtract(second, first), weight));
+    const auto difference = V::subtract(second, first);
+    const auto found = V::add(first, V::multiply(difference, weight));
+    spoilt = V::multiply_add(difference, V::all(0.0F), spoilt);
     V::template put<store>(reinterpret_cast<std::byte*>(out + k), V::as_ints(found));
   }
 }
 
-// The edges are whole lines, too, as those of vector_loop().
+template <class V>
+bool is_spoilt(typename V::Floats spoilt) {
+  float lanes[V::lanes];
+  V::template put<Store::cached>(reinterpret_cast<std::byte*>(lanes), V::as_ints(spoilt));
+  float sum = 0.0F;
+  for (const float lane : lanes) sum += lane;
+  return sum != 0.0F;
+}
+
+// The edges are whole lines, too, as those of vector_loop(). The rare differences that are not finite are left to the
+// scalar version, which does all elements again.
 template <class V, Store store>
 void between_loop(const float* a, const float* b, float weight, float* out, std::size_t n) noexcept {
   constexpr std::size_t kStep = kLine / sizeof(float);
   if (n < kStep) return scalar_between()(a, b, weight, out, n);
   const auto weights = V::all(weight);
+  auto spoilt = V::all(0.0F);
   std::size_t i = 0;
   if constexpr (store == Store::streaming) {
     i = bytes_to_line(reinterpret_cast<const std::byte*>(out)) / sizeof(float);
-    if (i != 0) between_step<V, Store::cached>(a, b, weights, out);
+    if (i != 0) between_step<V, Store::cached>(a, b, weights, out, spoilt);
   }
-  for (; kStep <= n - i; i += kStep) between_step<V, store>(a + i, b + i, weights, out + i);
-  if (i != n) between_step<V, Store::cached>(a + n - kStep, b + n - kStep, weights, out + n - kStep);
+  for (; kStep <= n - i; i += kStep) between_step<V, store>(a + i, b + i, weights, out + i, spoilt);
+  if (i != n) between_step<V, Store::cached>(a + n - kStep, b + n - kStep, weights, out + n - kStep, spoilt);
+  if (is_spoilt<V>(spoilt)) scalar_between()(a, b, weight, out, n);
 }
 
 template <class V>

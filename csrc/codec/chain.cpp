@@ -16,7 +16,7 @@ using filters::Inner;
 using filters::Out;
 using Type = Filter::Type;
 
-constexpr std::array<std::pair<Type, std::string_view>, 13> kNames{{{Type::byteswap, "byteswap"},
+constexpr std::array<std::pair<Type, std::string_view>, 14> kNames{{{Type::byteswap, "byteswap"},
                                                                     {Type::shuffle, "shuffle"},
                                                                     {Type::bitshuffle, "bitshuffle"},
                                                                     {Type::bitshuffle_lz4, "bitshuffle_lz4"},
@@ -28,7 +28,8 @@ constexpr std::array<std::pair<Type, std::string_view>, 13> kNames{{{Type::bytes
                                                                     {Type::zstd, "zstd"},
                                                                     {Type::blosc, "blosc"},
                                                                     {Type::fletcher32, "fletcher32"},
-                                                                    {Type::crc32c, "crc32c"}}};
+                                                                    {Type::crc32c, "crc32c"},
+                                                                    {Type::prefix, "prefix"}}};
 
 constexpr std::size_t kAlign = 64;
 
@@ -49,9 +50,13 @@ bool skips(std::uint32_t skipped, std::size_t k) noexcept { return ((skipped >> 
 void check(const Filter& filter) {
   constexpr std::uint32_t kMostElement = 1U << 16;
   constexpr std::uint32_t kMostBlock = 1U << 24;
+  constexpr std::uint32_t kMostPrefix = 1U << 24;
   const std::string name(name_of(filter.type));
   if (has_elements(filter.type) && (filter.element < 1 || filter.element > kMostElement)) {
     throw std::invalid_argument(name + " needs elements of 1 to 65536 bytes, not of " + std::to_string(filter.element));
+  }
+  if (filter.type == Type::prefix && (filter.element < 1 || filter.element > kMostPrefix)) {
+    throw std::invalid_argument(name + " needs 1 to 16777216 bytes, not " + std::to_string(filter.element));
   }
   if (filter.block % 8 != 0 || filter.block > kMostBlock) {
     throw std::invalid_argument(name + " needs blocks of a multiple of 8 elements, at most 16777216, not of " +
@@ -71,8 +76,21 @@ std::size_t workspace_of(const Filter& filter, std::size_t out_bytes) noexcept {
   }
 }
 
-In checked(Type type, In src) {
-  return type == Type::fletcher32 ? filters::check_fletcher32(src) : filters::check_crc32c(src);
+// Whether what the filter adds stands before or behind the bytes, which are a part of what it wrote.
+bool encloses(Type type) noexcept { return is_checksum(type) || type == Type::prefix; }
+
+In without_prefix(In src, std::size_t bytes) {
+  if (src.size() < bytes) {
+    throw DecodeError("prefix", "there are " + std::to_string(src.size()) + " bytes, and " + std::to_string(bytes) +
+                                    " stand before the others");
+  }
+  return src.subspan(bytes);
+}
+
+// The part of `src` that the filter enclosed.
+In enclosed(const Filter& filter, In src) {
+  if (filter.type == Type::prefix) return without_prefix(src, filter.element);
+  return filter.type == Type::fletcher32 ? filters::check_fletcher32(src) : filters::check_crc32c(src);
 }
 
 std::size_t undo(const Filter& filter, In src, Out dst, Out workspace) {
@@ -101,9 +119,10 @@ std::size_t undo(const Filter& filter, In src, Out dst, Out workspace) {
       return filters::unblosc(src, dst);
     case Type::fletcher32:
     case Type::crc32c:
+    case Type::prefix:
       break;
   }
-  throw std::logic_error("a checksum has nothing to undo");
+  throw std::logic_error("what only encloses bytes has nothing to undo");
 }
 
 }  // namespace
@@ -134,8 +153,12 @@ std::size_t Chain::most_before(std::size_t k, std::size_t out_bytes, std::uint32
   std::size_t most = out_bytes;
   for (std::size_t j = 0; j < k; ++j) {
     if (skips(skipped, j) || keeps_size(filters_[j].type)) continue;
-    most +=
-        is_checksum(filters_[j].type) ? kChecksum : most / 8 + 4096;  // no codec grows what it cannot shrink by more
+    if (filters_[j].type == Type::prefix) {
+      most += filters_[j].element;
+    } else {
+      most +=
+          is_checksum(filters_[j].type) ? kChecksum : most / 8 + 4096;  // no codec grows what it cannot shrink by more
+    }
   }
   return most;
 }
@@ -198,9 +221,12 @@ void Chain::decode(In src, Out out, Out scratch, std::uint32_t skipped) const {
     if (skips(skipped, k)) continue;
     const Filter& filter = filters_[k];
     last = name_of(filter.type);
-    if (is_checksum(filter.type)) {
-      data = checked(filter.type, data);
-      if (!writable.empty()) writable = writable.first(data.size());
+    if (encloses(filter.type)) {
+      const In inside = enclosed(filter, data);
+      if (!writable.empty()) {
+        writable = writable.subspan(static_cast<std::size_t>(inside.data() - data.data()), inside.size());
+      }
+      data = inside;
       continue;
     }
     if (filter.type == Type::byteswap && !writable.empty()) {

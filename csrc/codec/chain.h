@@ -39,10 +39,11 @@ struct Filter {
     blosc,            // one chunk of Blosc 1 or 2
     fletcher32,       // the bytes, then HDF5's checksum of them
     crc32c,           // the bytes, then their CRC-32C, little-endian, as Zarr 3 writes it
+    prefix,           // others in front of the bytes, such as the header of a file that is compressed as a whole
   };
 
   Type type;
-  std::uint32_t element = 0;  // bytes of an element: byteswap, shuffle, bitshuffle*; encoding with blosc
+  std::uint32_t element = 0;  // bytes of an element: byteswap, shuffle, bitshuffle*; encoding with blosc; of a prefix
   std::uint32_t block = 0;    // elements in a block: bitshuffle without codec; 0: as many as the library takes
 
   friend bool operator==(const Filter&, const Filter&) = default;

@@ -192,6 +192,7 @@ bool encodes(Type type) noexcept {
     case Type::deflate:
     case Type::lzf:
     case Type::lz4_blocks:
+    case Type::prefix:
       return false;
     default:
       return true;

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -103,21 +104,40 @@ StoredRows stored_of(const PyParts& parts) {
   return stored;
 }
 
-void cast_rows_at(const PyParts& parts, std::uintptr_t dst, std::size_t rows, std::size_t elements, const PyRule& rule,
-                  const PyChoice& choice, int device, std::uintptr_t stream, bool beside) {
-  const StoredRows stored = stored_of(parts);
-  const DeviceRule checked = rule_of(rule);
-  const py::gil_scoped_release nogil;
-  cast_rows(stored, reinterpret_cast<void*>(dst), rows, elements, checked, choice_of(choice), grid_of(beside), device,
-            reinterpret_cast<void*>(stream));
+// What is the same for each batch of a field: the memories of its rows, their length, and the cast; without a cast rows
+// are bytes, which are copied.
+struct RowKernel {
+  StoredRows stored;
+  std::size_t length;
+  std::optional<DeviceRule> rule;
+
+  void launch(const StoredRows& from, void* dst, std::size_t rows, const RowChoice& choice, Grid grid, int device,
+              void* stream) const {
+    if (rule) {
+      cast_rows(from, dst, rows, length, *rule, choice, grid, device, stream);
+    } else {
+      copy_rows(from, dst, rows, length, choice, grid, device, stream);
+    }
+  }
+};
+
+RowKernel row_kernel(const PyParts& parts, std::size_t length, const std::optional<PyRule>& rule) {
+  return {stored_of(parts), length, rule ? std::optional(rule_of(*rule)) : std::nullopt};
 }
 
-void copy_rows_at(const PyParts& parts, std::uintptr_t dst, std::size_t rows, std::size_t row_bytes,
-                  const PyChoice& choice, int device, std::uintptr_t stream, bool beside) {
-  const StoredRows stored = stored_of(parts);
+// (kernel, address of the result, its rows, choice, (address, rows) of what stands for the kernel's last memory,
+// beside)
+using PyLaunch =
+    std::tuple<const RowKernel*, std::uintptr_t, std::size_t, PyChoice, std::optional<PyParts::value_type>, bool>;
+
+void launch_rows(const std::vector<PyLaunch>& launches, int device, std::uintptr_t stream) {
   const py::gil_scoped_release nogil;
-  copy_rows(stored, reinterpret_cast<void*>(dst), rows, row_bytes, choice_of(choice), grid_of(beside), device,
-            reinterpret_cast<void*>(stream));
+  for (const auto& [kernel, dst, rows, choice, last, beside] : launches) {
+    StoredRows stored = kernel->stored;
+    if (last) stored.replace_last({reinterpret_cast<const unsigned char*>(last->first), last->second});
+    kernel->launch(stored, reinterpret_cast<void*>(dst), rows, choice_of(choice), grid_of(beside), device,
+                   reinterpret_cast<void*>(stream));
+  }
 }
 
 // (height, width, channels, height and width of what is cut out, stored interleaved, result in planes)
@@ -185,17 +205,18 @@ PYBIND11_MODULE(_cuda, m) {
         "Cast n uint8 pixels on a device, asynchronously on the stream with this handle.");
   m.def("device", memload::cuda::device, py::arg("index"),
         "What memload._core.Device takes, for a device that exists. Raises RuntimeError.");
-  m.def("cast_rows", memload::cuda::cast_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
-        py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),
-        py::arg("beside") = false,
-        "Gather and cast rows of so many elements, asynchronously on the stream with this handle. parts: (address, "
-        "stored rows) of each memory, whose rows are numbered one part after the other; rule: (from, to, how, scale, "
-        "offset, address of means, deviations and their reciprocals or of factors and shifts, channels, elements from "
-        "one channel to the next); choice: (address of the rows' numbers, address of the steps of windows, how many "
-        "steps).");
-  m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
-        py::arg("row_bytes"), py::arg("choice"), py::arg("device"), py::arg("stream"), py::arg("beside") = false,
-        "Gather rows of so many bytes, asynchronously on the stream with this handle.");
+  py::class_<memload::cuda::RowKernel>(m, "RowKernel", "Gathers rows out of some memories, and casts them.")
+      .def(py::init(&memload::cuda::row_kernel), py::arg("parts"), py::arg("length"), py::arg("rule") = py::none(),
+           "parts: (address, stored rows) of each memory, whose rows are numbered one part after the other; length: "
+           "elements of a row, or without a rule its bytes; rule: (from, to, how, scale, offset, address of means, "
+           "deviations and their reciprocals or of factors and shifts, channels, elements from one channel to the "
+           "next).");
+  m.def(
+      "launch_rows", memload::cuda::launch_rows, py::arg("launches"), py::arg("device"), py::arg("stream"),
+      "Gather rows by each of some kernels, asynchronously on the stream with this handle. launches: (kernel, address "
+      "of the result, its rows, choice, (address, rows) of memory that stands for the kernel's last one or None, "
+      "whether the kernel leaves most of the device to others); choice: (address of the rows' numbers, address of the "
+      "steps of windows, how many steps).");
   m.def("augment_images", memload::cuda::augment_images_at, py::arg("src_address"), py::arg("dst_address"),
         py::arg("images"), py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("rule"),
         py::arg("device"), py::arg("stream"),

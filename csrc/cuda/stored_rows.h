@@ -35,6 +35,12 @@ class StoredRows {
     parts_[size_++] = part;
   }
 
+  // Rows in another memory stand for those of the last part. Throws std::invalid_argument if there is no part.
+  void replace_last(RowPart part) {
+    if (size_ == 0) throw std::invalid_argument("there is no memory that another could stand for");
+    parts_[size_ - 1] = part;
+  }
+
   // The row with this number; its address is null if there is none.
   [[nodiscard]] MEMLOAD_BOTH FoundRow find(std::uint64_t number, std::size_t row_bytes) const {
     for (std::uint32_t i = 0; i < size_; ++i) {

@@ -36,6 +36,7 @@ std::vector<Chain> chains() {
     all.emplace_back(std::vector<Filter>{{Type::byteswap, 2}, {Type::shuffle, 2}, {type}});
     all.emplace_back(std::vector<Filter>{{Type::fletcher32}, {type}});
     all.emplace_back(std::vector<Filter>{{type}, {Type::zstd}});
+    all.emplace_back(std::vector<Filter>{{Type::byteswap, 2}, {Type::prefix, 5}, {type}});
   }
   for (const Type type : {Type::bitshuffle, Type::bitshuffle_lz4, Type::bitshuffle_zstd, Type::shuffle}) {
     for (const std::uint32_t element : {1U, 2U, 4U, 7U}) all.emplace_back(std::vector<Filter>{{type, element}});

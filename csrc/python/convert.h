@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,6 +16,24 @@ using Indices = pybind11::array_t<std::int64_t, pybind11::array::c_style>;
 [[nodiscard]] inline std::span<const std::int64_t> view(const Indices& rows) {
   return {rows.data(), static_cast<std::size_t>(rows.size())};
 }
+
+// A contiguous buffer of Python's, held as long as this.
+class Bytes {
+ public:
+  explicit Bytes(const pybind11::buffer& buffer) {
+    if (PyObject_GetBuffer(buffer.ptr(), &view_, PyBUF_SIMPLE) != 0) throw pybind11::error_already_set();
+  }
+  ~Bytes() { PyBuffer_Release(&view_); }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+
+  [[nodiscard]] std::span<const std::byte> span() const noexcept {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
 
 // Lets other Python threads run until its end. A daemon thread that comes back while the interpreter ends can no longer
 // have the GIL: CPython up to 3.13 then unwinds its stack, which C++ ends by std::terminate. So it stays here, until

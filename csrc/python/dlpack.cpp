@@ -53,8 +53,10 @@ pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlData
     tensor->strides[i] = step;
     step *= std::max<std::int64_t>(1, tensor->shape[i]);  // as torch counts: an empty side takes one
   }
-  tensor->managed = {{data, device, static_cast<std::int32_t>(tensor->shape.size()), dtype, tensor->shape.data(),
-                      tensor->strides.data(), 0},
+  // As in torch, tensors without elements have no address: torch.save takes equal addresses for one memory.
+  const bool empty = std::ranges::find(tensor->shape, 0) != tensor->shape.end();
+  tensor->managed = {{empty ? nullptr : data, device, static_cast<std::int32_t>(tensor->shape.size()), dtype,
+                      tensor->shape.data(), tensor->strides.data(), 0},
                      tensor.get(),
                      &end_of_tensor};
   PyObject* capsule = PyCapsule_New(&tensor->managed, kFresh, &end_of_capsule);

@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, m) {
   memload::python::register_permutation(m);
   memload::python::register_device(m);
   memload::python::register_slots(m);
+  memload::python::register_plan(m);
   memload::python::register_pipeline(m);
   memload::python::register_bench(m);
 }

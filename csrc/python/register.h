@@ -19,6 +19,7 @@ void register_windows(pybind11::module_& m);      // Windows
 void register_permutation(pybind11::module_& m);  // torch.randperm
 void register_device(pybind11::module_& m);       // Device, PinnedSlots
 void register_slots(pybind11::module_& m);        // Spares, Slots: memory that Python fills
+void register_plan(pybind11::module_& m);         // PlanQueue, RowIndex
 void register_pipeline(pybind11::module_& m);     // FieldSpec, Pipeline
 void register_bench(pybind11::module_& m);        // the ceilings that benchmarks are measured against
 

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "core/io/block_table.h"
+#include "core/io/sparse_file.h"
 #include "python/block_rows.h"
 #include "python/columns.h"
+#include "python/convert.h"
 #include "python/register.h"
 
 namespace memload::python {
@@ -33,6 +35,14 @@ py::tuple hold_blocks(BlockTable& table, const Indices& blocks, std::uint64_t li
                         array_of_blocks(held.doubtful));
 }
 
+void store_blocks(BlockTable& table, std::int64_t first, const std::vector<std::uint64_t>& checksums, int file,
+                  std::uint64_t offset, const py::buffer& data, bool reserve) {
+  const Bytes bytes(data);
+  const WithoutGil released;
+  write_part(file, offset, bytes.span(), reserve);
+  table.arrived(first, checksums);
+}
+
 py::array_t<std::uint8_t> block_states(const BlockTable& table, std::int64_t first, std::int64_t count) {
   const std::vector<std::uint8_t> found = table.states(first, count);
   return py::array_t<std::uint8_t>(static_cast<py::ssize_t>(found.size()), found.data());
@@ -49,6 +59,18 @@ void wait_for_events(const CacheRoom& room, std::uint32_t seen, double seconds) 
   room.wait(seen, std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds)));
 }
 
+bool wait_for_blocks(const BlockTable& table, const Indices& blocks, std::uint32_t called, double seconds) {
+  const std::span<const std::int64_t> numbers = view(blocks);
+  const WithoutGil released;
+  return table.wait_for(numbers, called,
+                        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds)));
+}
+
+void give_back_part(int file, std::uint64_t offset, std::uint64_t nbytes) {
+  const WithoutGil released;
+  give_back(file, offset, nbytes);
+}
+
 void register_room(py::module_& m) {
   py::class_<CacheRoom, std::shared_ptr<CacheRoom>>(
       m, "CacheRoom", "The room that the blocks of all sets of a cache share, counted in bytes.")
@@ -58,15 +80,18 @@ void register_room(py::module_& m) {
       .def_property_readonly("used", &CacheRoom::used, "Bytes of all blocks that are there, arriving or leaving.")
       .def("set_used", &CacheRoom::set_used, py::arg("nbytes"), "Correct the count, of a room that nobody else has.")
       .def_property_readonly("events", &CacheRoom::events, "A number that changes when something may have happened.")
-      .def("announce", &CacheRoom::announce, "Wake all who wait.")
       .def("wait", &wait_for_events, py::arg("seen"), py::arg("seconds"),
-           "Wait until `events` differs from `seen`, or so long.");
+           "Wait until `events` differs from `seen`, or so long.")
+      .def_property_readonly("calls", &CacheRoom::calls, "A number that changes when `call` was called.")
+      .def("call", &CacheRoom::call, "Wake all who wait in this process, for blocks too, since there is more to do.");
 }
 
 }  // namespace
 
 void register_block_table(py::module_& m) {
   register_room(m);
+  m.def("give_back", &give_back_part, py::arg("file"), py::arg("offset"), py::arg("nbytes"),
+        "Give the pages of a part of a file back to its file system; they read as zeros from then on. Raises OSError.");
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<BlockTable, std::shared_ptr<BlockTable>>(
       m, "BlockTable", "The state of the blocks of some files, which the processes of a machine share.")
@@ -89,6 +114,8 @@ void register_block_table(py::module_& m) {
       .def(
           "has_to_wait", [](const BlockTable& table, const Indices& blocks) { return table.has_to_wait(view(blocks)); },
           py::arg("blocks"), "Whether some arrive or leave, and none is absent, so that `hold` is of no use yet.")
+      .def("wait_for", &wait_for_blocks, py::arg("blocks"), py::arg("called"), py::arg("seconds"),
+           "Wait as long as `has_to_wait` and the room's `calls` is `called`, or so long; then return False.")
       .def(
           "let_go",
           [](BlockTable& table, const Indices& blocks) {
@@ -102,6 +129,10 @@ void register_block_table(py::module_& m) {
             table.arrived(first, checksums);
           },
           py::arg("first"), py::arg("checksums"), release, "The blocks from `first` on are there.")
+      .def("store", &store_blocks, py::arg("first"), py::arg("checksums"), py::arg("file"), py::arg("offset"),
+           py::arg("data"), py::arg("reserve"),
+           "Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there. With "
+           "`reserve` the file system is asked for their space before. Raises OSError.")
       .def(
           "failed", [](BlockTable& table, const Indices& blocks) { table.failed(view(blocks)); }, py::arg("blocks"))
       .def("checksum", &BlockTable::checksum, py::arg("block"))

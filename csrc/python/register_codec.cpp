@@ -51,24 +51,6 @@ std::vector<PyFilter> filters_of(const Chain& chain) {
   return named;
 }
 
-// A contiguous buffer of Python's, held as long as this.
-class Bytes {
- public:
-  explicit Bytes(const py::buffer& buffer) {
-    if (PyObject_GetBuffer(buffer.ptr(), &view_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
-  }
-  ~Bytes() { PyBuffer_Release(&view_); }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
-
-  [[nodiscard]] std::span<const std::byte> span() const noexcept {
-    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_{};
-};
-
 // `nbytes` of new memory, which the chain fills without the GIL.
 py::bytes decode(const Chain& chain, const py::buffer& src, std::size_t nbytes, std::uint32_t skipped) {
   const Bytes from(src);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/columns/row_index.h"
 #include "core/pass/pipeline.h"
 #include "python/casts.h"
 #include "python/columns.h"
@@ -17,6 +18,7 @@
 #include "python/dlpack.h"
 #include "python/names.h"
 #include "python/register.h"
+#include "python/rows.h"
 #include "python/spares.h"
 
 namespace memload::python {
@@ -41,6 +43,9 @@ using PyField = std::tuple<PyColumn, std::optional<PyCast>, int, int, std::vecto
 // (device, stream of copies, stream of what follows, first field of the second part)
 using PyRoute = std::tuple<const PyDevice*, Device::Stream, Device::Stream, std::size_t>;
 
+// (address, number, bytes of each)
+using PyBuffers = std::tuple<std::uintptr_t, std::size_t, std::size_t>;
+
 FieldSpec spec_of(const PyField& field) {
   FieldSpec spec{any_column(std::get<0>(field)), std::nullopt};
   if (const std::optional<PyCast>& cast = std::get<1>(field)) {
@@ -59,34 +64,6 @@ std::vector<FieldSpec> specs_of(const std::vector<PyField>& fields) {
 }
 
 constexpr DlDataType kInt64{0, 64, 1};
-
-constexpr py::ssize_t kSmallPlan = 1 << 16;  // rows
-
-Rows copied(const Indices& rows) {
-  const auto indices = view(rows);
-  auto copy = std::make_shared<const std::vector<std::int64_t>>(indices.begin(), indices.end());
-  return {copy, *copy};
-}
-
-// A large array is kept, not copied: a plan for many rows is the one large thing a loader needs besides its slots.
-// Small ones are copied, and let go one by one as they are used.
-Rows of_stream(const Indices& rows) {
-  return rows.size() <= kSmallPlan ? copied(rows) : Rows{keep_alive(rows), view(rows)};
-}
-
-Indices array_of(std::vector<std::int64_t> rows) {
-  auto whole = std::make_unique<std::vector<std::int64_t>>(std::move(rows));
-  const auto size = static_cast<py::ssize_t>(whole->size());
-  const std::int64_t* const data = whole->data();
-  const py::capsule owner(whole.get(), [](void* kept) { delete static_cast<std::vector<std::int64_t>*>(kept); });
-  whole.release();  // NOLINT: owned by the capsule from here on
-  return Indices(size, data, owner);
-}
-
-Indices take(PlanQueue& plan) {
-  if (!plan.ready()) throw std::out_of_range("no batch is planned");
-  return array_of(plan.take());
-}
 
 class PyPipeline {
  public:
@@ -122,6 +99,19 @@ class PyPipeline {
     pipeline_->push(std::move(planned));
   }
 
+  // Plans those of some rows, as one batch, whose stored numbers are at least `first`; without any, nothing. Returns
+  // the numbers of all, in which those are counted from `first` on, and how many they are.
+  py::tuple push_from(const RowIndex& index, std::int64_t first, const Indices& rows) {
+    CutRows cut = index.cut(view(rows), first);
+    const std::size_t moved = cut.moved.size();
+    if (moved != 0) {
+      const WithoutGil released;
+      const auto planned = std::make_shared<const std::vector<std::int64_t>>(std::move(cut.moved));
+      pipeline_->push({planned, *planned});
+    }
+    return py::make_tuple(array_of(std::move(cut.numbers)), moved);
+  }
+
   void finish() {
     const WithoutGil released;
     pipeline_->finish();
@@ -129,6 +119,27 @@ class PyPipeline {
 
   // The next batch; None at the end; the bytes of each part of a destination that set_destination() has to give first.
   py::object next(double timeout) {
+    return next_as(timeout, [this](const Batch& batch) { return arrays(batch); });
+  }
+
+  // The addresses of the next batch's fields on the device; None at the end.
+  py::object next_addresses() {
+    return next_as(0.0, [](const Batch& batch) {
+      py::list found(batch.outputs.size());
+      for (std::size_t f = 0; f < batch.outputs.size(); ++f) {
+        found[f] = py::int_(reinterpret_cast<std::uintptr_t>(batch.passing + batch.outputs[f].offset));
+      }
+      return found;
+    });
+  }
+
+  void release() {
+    const WithoutGil released;
+    pipeline_->release();
+  }
+
+  template <class Make>
+  py::object next_as(double timeout, const Make& make) {
     const auto start = std::chrono::steady_clock::now();
     const auto left = [&] { return start + Seconds(timeout) - std::chrono::steady_clock::now(); };
     Batch batch;
@@ -137,7 +148,7 @@ class PyPipeline {
         case Step::batch:
           row_numbers_ = std::move(batch.row_numbers);
           asked_.reset();
-          return arrays(batch);
+          return make(batch);
         case Step::needs_destination:
           if (const auto need = wanted()) return py::make_tuple(need->first, need->second);
           break;
@@ -303,7 +314,8 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
                                           bool read_blocks, bool direct, std::size_t tile_bytes, const std::string& isa,
                                           std::optional<bool> streaming, std::optional<PyPipeline*> reuse,
                                           const PyPinnedSlots* slots, const std::optional<PyRoute>& route,
-                                          bool borrowed, const PySpares* spares, const std::vector<int>& cpus) {
+                                          const std::optional<PyBuffers>& buffers, bool borrowed,
+                                          const PySpares* spares, const std::vector<int>& cpus) {
   PipelineOptions options;
   options.batch_rows = batch_rows;
   options.slot_rows = slot_rows;
@@ -325,6 +337,10 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
     const auto& [device, copies, work, kept_from] = *route;
     options.route = Route{device->get(), copies, work, kept_from};
   }
+  if (buffers) {
+    const auto& [address, count, bytes] = *buffers;
+    options.buffers = DeviceBuffers{reinterpret_cast<std::byte*>(address), count, bytes};
+  }
   if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
   return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
@@ -334,37 +350,21 @@ std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t slot_rows
   return Pipeline::ring_bytes(gather, slot_rows, depth) + Pipeline::workspace_bytes(gather, threads);
 }
 
-void register_plan(py::module_& m) {
-  py::class_<PlanQueue>(m, "PlanQueue",
-                        "The rows of a plan, from which batches are cut: of a stream of rows, or each by itself.")
-      .def(py::init<std::size_t, bool>(), py::arg("batch_rows"), py::arg("drop_last"))
-      .def(
-          "extend", [](PlanQueue& plan, const Indices& rows) { plan.extend(of_stream(rows)); }, py::arg("rows"),
-          "Plan rows, to be cut into batches of batch_rows.")
-      .def(
-          "push", [](PlanQueue& plan, const Indices& rows) { plan.push(copied(rows)); }, py::arg("rows"),
-          "Plan one batch of exactly these rows.")
-      .def("finish", &PlanQueue::finish, "No more rows will come.")
-      .def(
-          "put_back", [](PlanQueue& plan, const Indices& rows) { plan.put_back(copied(rows)); }, py::arg("rows"),
-          "Put a batch that was taken back to the front.")
-      .def_property_readonly("ready", &PlanQueue::ready, "Whether the next batch is known.")
-      .def("take", &take, "The rows of the next batch. Raises IndexError if there is none now.");
-}
-
 }  // namespace
 
 void register_pipeline(py::module_& m) {
-  register_plan(m);
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
            py::arg("direct") = false, py::arg("tile_bytes") = 0, py::arg("isa") = "", py::arg("streaming") = py::none(),
            py::arg("reuse") = py::none(), py::arg("slots") = py::none(), py::arg("route") = py::none(),
-           py::arg("borrowed") = false, py::arg("spares") = py::none(), py::arg("cpus") = std::vector<int>(),
+           py::arg("buffers") = py::none(), py::arg("borrowed") = false, py::arg("spares") = py::none(),
+           py::arg("cpus") = std::vector<int>(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
-           "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives. "
+           "batches go to a device, by `slots`; buffers: (address, number, bytes of each) of the device's memory that "
+           "they go to in turn, instead of "
+           "memory that set_destination() gives. borrowed: they are gathered into memory that set_destination() gives. "
            "tile_bytes: of decoded chunks that are kept for further batches. "
            "`spares` keep memory that is not pinned, and threads, for the next pass. cpus: those near the slots, on "
            "which threads stay if each has one.")
@@ -373,7 +373,14 @@ void register_pipeline(py::module_& m) {
            "The key of the pass, from which the draws of each row follow; before the first rows.")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
+      .def("push_from", &PyPipeline::push_from, py::arg("index"), py::arg("first"), py::arg("rows"),
+           "Plan one batch: of these rows those whose numbers are at least `first`, counted from there; none: nothing. "
+           "Returns the numbers of all rows, in which those are `first`, first + 1, ..., and how many they are.")
       .def("finish", &PyPipeline::finish, "No more rows will come.")
+      .def("next_addresses", &PyPipeline::next_addresses,
+           "With buffers: the next batch as the addresses of its fields on the device; None at the end.")
+      .def("release", &PyPipeline::release,
+           "With buffers: all that reads the batch that next_addresses() gave first is in its stream by now.")
       .def("next", &PyPipeline::next, py::arg("timeout") = 0.0,
            "The next batch as a list of DLPack capsules, or with a route or borrowed memory of (part, offset, DLPack "
            "code, bits, shape); None at the end; a tuple like that of needed_destination(): set_destination() comes "

@@ -13,6 +13,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -36,7 +37,9 @@ using memload::BatchLayout;
 using memload::Column;
 using memload::CopiesInFlight;
 using memload::DestinationBuffer;
+using memload::DeviceBuffers;
 using memload::DeviceError;
+using memload::DeviceRing;
 using memload::FieldPlan;
 using memload::FieldSpec;
 using memload::finished_bytes;
@@ -69,23 +72,27 @@ struct Bench {
   std::shared_ptr<SimulatedDevice> device = SimulatedDevice::create();
   Route route;
   std::vector<ColumnPtr> columns;
+  std::optional<DeviceBuffers> buffers;
 
   explicit Bench(std::vector<ColumnPtr> of, Lateness copies = {}, Lateness work = {})
       : route{device, device->add_stream(copies, 1), device->add_stream(work, 2), 1}, columns(std::move(of)) {}
 
   [[nodiscard]] std::unique_ptr<Pipeline> pass(const Indices& rows, std::size_t batch_rows, int depth, int threads,
-                                               std::size_t pinned = kNoLimit) const {
+                                               std::size_t pinned = kNoLimit, bool whole = true) const {
     PipelineOptions options;
     options.batch_rows = options.slot_rows = batch_rows;
     options.depth = depth;
     options.threads = threads;
     options.route = route;
+    options.buffers = buffers;
     options.slots = PinnedSource(device, pinned);
     std::vector<FieldSpec> fields;
     for (const ColumnPtr& column : columns) fields.push_back({column, {}});
     auto pipeline = std::make_unique<Pipeline>(fields, options);
-    pipeline->extend(rows_of(rows));
-    pipeline->finish();
+    if (whole) {
+      pipeline->extend(rows_of(rows));
+      pipeline->finish();
+    }
     return pipeline;
   }
 };
@@ -510,6 +517,35 @@ TEST(borrowed_memory_is_gathered_into_and_let_go_with_the_batch) {
 }
 
 // A block whose lease has ended waits in the first stream for `slow`; `reader` is amid it when the device ends.
+// As rows in pinned RAM come to a kernel that gathers the rest by itself: batch by batch, each of as many rows as lie
+// there, all in the first part, and by two passes, where the same rows of two fields lie in different memories.
+TEST(batches_that_are_planned_one_by_one_for_two_passes_of_one_route_are_there_for_the_work_that_follows) {
+  Bench first({numbered(150, 9000, 1), numbered(150, 40, 2)}, {0us, 2ms}, {0us, 300us});
+  first.route.kept_from = 2;
+  Bench second = first;
+  second.columns = {numbered(150, 700, 3)};
+  second.route.kept_from = 1;
+  const auto one = first.pass({}, 8, 2, 2, kNoLimit, /*whole=*/false);
+  const auto other = second.pass({}, 8, 2, 2, kNoLimit, /*whole=*/false);
+  Consumer of_one(first, *one);
+  Consumer of_other(second, *other);
+  Indices plan;
+  for (std::size_t batch = 0; batch < 24; ++batch) {
+    const Indices rows = shuffled(1 + batch % 8, static_cast<unsigned>(batch));
+    one->push(rows_of(rows));
+    other->push(rows_of(rows));
+    plan.insert(plan.end(), rows.begin(), rows.end());
+    if (batch == 0) continue;  // there are two ahead
+    CHECK(of_one.take());
+    CHECK(of_other.take());
+  }
+  CHECK(of_one.take());
+  CHECK(of_other.take());
+  CHECK_EQ(of_one.right(plan), static_cast<std::int64_t>(plan.size()));
+  CHECK_EQ(of_other.right(plan), static_cast<std::int64_t>(plan.size()));
+  CHECK(first.device->violations().empty());
+}
+
 TEST(a_device_that_ends_unmaps_nothing_that_a_stream_still_reads) {
   auto device = SimulatedDevice::create();
   const auto slow = device->add_stream({10s, 10s});
@@ -522,7 +558,103 @@ TEST(a_device_that_ends_unmaps_nothing_that_a_stream_still_reads) {
   device.reset();
 }
 
+// A pass to buffers of the device, which its consumer reads late. Rows that were read as the plan says; -1 if one was
+// not. early: a buffer is released before what reads it is in its stream.
+std::int64_t run_in_buffers(Bench& bench, const Indices& plan, std::size_t batch_rows, int depth, bool early = false) {
+  constexpr std::size_t kBuffer = std::size_t{1} << 17;
+  const auto count = static_cast<std::size_t>(depth);
+  const SimulatedMemory::Lease memory = bench.device->empty(count * kBuffer, bench.route.copies);
+  bench.device->hold(memory.get(), bench.route.work);
+  bench.route.kept_from = bench.columns.size();
+  bench.buffers = DeviceBuffers{memory.get(), count, kBuffer};
+  const auto pipeline = bench.pass(plan, batch_rows, depth, 2);
+  std::vector<std::shared_ptr<std::vector<std::byte>>> reads;
+  Batch batch;
+  for (std::size_t at = 0; pipeline->next(batch, kPatience) == Step::batch; at += batch.row_numbers.size()) {
+    if (early) pipeline->release();
+    const std::size_t bytes = batch.row_numbers.size() * bench.columns[0]->row_bytes();
+    reads.push_back(bench.device->read(batch.passing + batch.outputs[0].offset, bytes, bench.route.work));
+    if (!early) pipeline->release();
+  }
+  SimulatedDevice::await(bench.device->mark(bench.route.work));
+  std::int64_t rows = 0;
+  for (const auto& read : reads) {
+    const std::size_t n = bench.columns[0]->row_bytes();
+    for (std::size_t i = 0; i < read->size() / n; ++i, ++rows) {
+      if (!same(read->data() + i * n, bench.columns[0]->at(plan[static_cast<std::size_t>(rows)]).data, n)) return -1;
+    }
+  }
+  return rows;
+}
+
+TEST(buffers_of_the_device_are_used_in_turn_once_they_were_read) {
+  const Indices plan = shuffled(203, 9);
+  for (const int depth : {1, 2, 8}) {
+    for (const std::size_t batch_rows : {1u, 8u}) {
+      for (const Lateness late : {Lateness{0us, 200us}, Lateness{1ms, 2ms}}) {
+        Bench bench({numbered(203, 9000, 1), numbered(203, 4, 2)}, {0us, 100us}, late);
+        CHECK_EQ(run_in_buffers(bench, plan, batch_rows, depth), 203);
+        CHECK(bench.device->violations().empty());
+      }
+    }
+  }
+}
+
+TEST(a_buffer_that_is_not_released_is_asked_for) {
+  const Indices plan = shuffled(9, 9);
+  Bench bench({numbered(9, 100, 1)});
+  CHECK_THROWS(std::logic_error, bench.pass(plan, 3, 1, 1)->release());
+  const SimulatedMemory::Lease memory = bench.device->empty(4096, bench.route.copies);
+  bench.buffers = DeviceBuffers{memory.get(), 1, 4096};
+  const auto pipeline = bench.pass(plan, 3, 1, 1);
+  CHECK_THROWS(std::logic_error, pipeline->release());
+  Batch batch;
+  CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  CHECK_THROWS(std::logic_error, pipeline->next(batch, kPatience));
+  pipeline->release();
+  CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  CHECK(pipeline->close());
+}
+
+TEST(a_batch_that_is_larger_than_a_buffer_is_an_error_at_its_turn) {
+  Bench bench({numbered(9, 1000, 1)});
+  const SimulatedMemory::Lease memory = bench.device->empty(4096, bench.route.copies);
+  bench.buffers = DeviceBuffers{memory.get(), 1, 4096};
+  const auto pipeline = bench.pass({}, 4, 1, 1, kNoLimit, /*whole=*/false);
+  pipeline->push(rows_of({1, 2}));
+  pipeline->push(rows_of({1, 2, 3, 4, 5}));
+  Batch batch;
+  CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  pipeline->release();
+  CHECK_THROWS(std::length_error, pipeline->next(batch, kPatience));
+}
+
+TEST(a_ring_gives_its_buffers_in_turn_with_the_event_of_what_read_them) {
+  std::array<std::byte, 64> memory{};
+  DeviceRing ring(memory.data(), 2, 32);
+  CHECK(ring.take(32).passing == memory.data());
+  CHECK(ring.take(1).passing == memory.data() + 32);
+  CHECK(!ring.has_free());
+  const auto first = SimulatedDevice::gate();
+  ring.release(first);
+  CHECK(ring.has_free());
+  const DestinationBuffer again = ring.take(32);
+  CHECK(again.passing == memory.data());
+  CHECK(again.free == first);
+  CHECK(!ring.has_free());
+  ring.release(nullptr);
+  ring.release(nullptr);
+  CHECK_EQ(ring.released(), 3u);
+  CHECK_THROWS(std::length_error, ring.take(33));
+}
+
 #if !defined(__SANITIZE_THREAD__)  // what is broken on purpose races
+TEST(a_buffer_that_is_released_before_it_was_read_shows) {
+  const Indices plan = shuffled(120, 9);
+  Bench bench({numbered(120, 9000, 1)}, {0us, 0us}, {2ms, 3ms});
+  CHECK_EQ(run_in_buffers(bench, plan, 4, 2, /*early=*/true), -1);
+}
+
 // Each call that is left out shows, in a violation or in what is read.
 TEST(no_call_of_the_transfer_can_be_left_out) {
   const Indices plan = shuffled(200, 8);
@@ -537,7 +669,7 @@ TEST(no_call_of_the_transfer_can_be_left_out) {
 
 TEST(a_pass_that_is_given_up_without_waiting_for_its_copies_shows) {
   const Indices plan = shuffled(400, 4);
-  Bench bench({numbered(400, 3000, 1), numbered(400, 4, 2)}, {30ms, 30ms});
+  Bench bench({numbered(400, 3000, 1), numbered(400, 4, 2)}, {300ms, 300ms});
   auto pipeline = bench.pass(plan, 5, 3, 2);
   Consumer consumer(bench, *pipeline);
   CHECK(consumer.take());

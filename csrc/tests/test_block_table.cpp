@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -88,6 +89,47 @@ TEST(it_has_to_wait_while_blocks_move_and_none_is_absent) {
   CHECK(table->has_to_wait(two));
   table->arrived(1, kNoChecksum);
   CHECK(!table->has_to_wait(two));
+}
+
+constexpr std::chrono::milliseconds kLong{60000};
+
+TEST(a_wait_for_blocks_ends_when_the_last_of_them_arrives) {
+  const auto table = own_table();
+  const Blocks two{1, 3};
+  table->hold(two, kPlenty);
+  std::atomic<bool> last{false};
+  std::jthread other([&] {
+    table->arrived(3, kNoChecksum);
+    last = true;
+    table->arrived(1, kNoChecksum);
+  });
+  CHECK(table->wait_for(two, table->room()->calls(), kLong));
+  CHECK(last);
+}
+
+TEST(a_wait_for_blocks_ends_when_one_fails) {
+  const auto table = own_table();
+  const Blocks two{1, 3};
+  table->hold(two, kPlenty);
+  std::jthread other([&] { table->failed(Blocks{3}); });
+  CHECK(table->wait_for(two, table->room()->calls(), kLong));
+  CHECK(!table->has_to_wait(two));
+}
+
+TEST(a_wait_for_blocks_ends_when_the_room_is_called) {
+  const auto table = own_table();
+  table->hold(Blocks{1}, kPlenty);
+  const std::uint32_t before = table->room()->calls();
+  std::jthread other([&] { table->room()->call(); });
+  CHECK(table->wait_for(Blocks{1}, before, kLong));
+  CHECK(table->has_to_wait(Blocks{1}));
+  CHECK(table->wait_for(Blocks{1}, before, kLong));  // what was called before is not waited for
+}
+
+TEST(a_wait_for_blocks_ends_after_its_time) {
+  const auto table = own_table();
+  table->hold(Blocks{1}, kPlenty);
+  CHECK(!table->wait_for(Blocks{1}, table->room()->calls(), std::chrono::milliseconds(1)));
 }
 
 TEST(blocks_that_arrive_together_are_all_there) {

@@ -120,6 +120,19 @@ TEST(checksums_are_those_of_hdf5_and_zarr) {
   CHECK_THROWS(DecodeError, decoded(Chain({{Type::fletcher32}}), joined(abcde, bytes({0xc7, 0x29, 0xf0, 0x4e})), 5));
 }
 
+TEST(what_stands_before_the_bytes_is_left_out) {
+  const Bytes src = bytes({9, 9, 9, 1, 2, 3, 4});
+  CHECK(decoded(Chain({{Type::prefix, 3}}), src, 4) == bytes({1, 2, 3, 4}));
+  CHECK(decoded(Chain({{Type::byteswap, 2}, {Type::prefix, 3}}), src, 4) == bytes({2, 1, 4, 3}));
+  CHECK(decoded(Chain({{Type::prefix, 1}, {Type::prefix, 2}}), src, 4) == bytes({1, 2, 3, 4}));
+  const Bytes runs = four_runs();
+  CHECK(decoded(Chain({{Type::prefix, 5}, {Type::deflate}}), kGzip, 27) == Bytes(runs.begin() + 5, runs.end()));
+  CHECK(contains(message(Chain({{Type::prefix, 8}}), src, 4), "there are 7 bytes, and 8 stand before"));
+  CHECK(contains(message(Chain({{Type::prefix, 2}}), src, 4), "gives 5 bytes where 4 are expected"));
+  CHECK_THROWS(std::invalid_argument, Chain({{Type::prefix, 0}}));
+  CHECK_THROWS(std::invalid_argument, Chain({{Type::prefix, (1U << 24) + 1}}));
+}
+
 std::vector<std::vector<Filter>> written_chains(std::uint32_t element) {
   std::vector<std::vector<Filter>> chains{{}};
   const std::vector<std::vector<Filter>> first{{},

@@ -1,10 +1,12 @@
 // Row -> extent, and rows -> batch, against the plainest reference: one row after the other.
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "core/columns/row_index.h"
 #include "core/gather/gather.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
@@ -15,6 +17,7 @@ using memload::BatchLayout;
 using memload::Column;
 using memload::Gather;
 using memload::Isa;
+using memload::RowIndex;
 using memload::Segment;
 using memload::Storage;
 using memload::Store;
@@ -239,6 +242,24 @@ TEST(a_cast_writes_rows_of_another_size) {
   bool equal = true;
   for (std::size_t i = 0; i < expected.size(); ++i) equal = equal && out[i] == static_cast<float>(expected[i]);
   CHECK(equal);
+}
+
+TEST(rows_from_a_number_on_are_moved_and_counted_in_the_order_of_the_batch) {
+  using Numbers = std::vector<std::int64_t>;
+  const auto stored = std::make_shared<const Numbers>(Numbers{3, 9, 1, 7, 5});
+  const RowIndex index(stored, *stored);
+  const auto cut = index.cut(Numbers{0, 1, 2, 3, 1}, 5);
+  CHECK(cut.numbers == Numbers({3, 5, 1, 6, 7}));
+  CHECK(cut.moved == Numbers({4, 2, 4}));
+  CHECK(index.numbers(Numbers{4, 4, 2}) == Numbers({5, 5, 1}));
+  const auto none = RowIndex(4).cut(Numbers{3, 0}, 4);
+  CHECK(none.numbers == Numbers({3, 0}));
+  CHECK(none.moved.empty());
+  CHECK(RowIndex(4).cut(Numbers{}, 0).numbers.empty());
+  for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{5}, std::numeric_limits<std::int64_t>::max()}) {
+    CHECK_EQ(message_of<std::out_of_range>([&] { static_cast<void>(index.cut(Numbers{0, bad}, 5)); }),
+             "row " + std::to_string(bad) + " is not one of the 5 rows");
+  }
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // Files read past the page cache: the same bytes as through the mapping, whatever happens to the file.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -292,6 +294,18 @@ TEST(a_batch_read_directly_has_the_bytes_of_the_file) {
   }
 }
 
+TEST(residency_is_told_of_bytes_anywhere_in_a_page) {
+  const ColdFile cold(pattern_bytes(1 << 20, 9));
+  if (!on_a_disk()) return;
+  const std::byte* const data = cold.storage->data();
+  constexpr std::array<std::size_t, 5> kOffsets = {0, 1, kPage, 5 * kPage, 300'003};
+  for (const std::size_t offset : kOffsets) CHECK(!cold.storage->resident(data + offset, kPage + 1));
+  // It reads all, which stays until it is unmapped. The sanitizers make mlock() a call that does nothing.
+  if (::mlock2(data, cold.storage->size(), 0) != 0) return;
+  for (const std::size_t offset : kOffsets) CHECK(cold.storage->resident(data + offset, kPage + 1));
+  CHECK(cold.storage->resident(data, cold.storage->size()));
+}
+
 TEST(a_batch_read_directly_is_cast_on_the_way) {
   constexpr std::size_t kRows = 12;
   constexpr std::size_t kElements = 60'001;
@@ -412,7 +426,7 @@ TEST(a_cold_pass_reads_every_row_directly_and_leaves_no_descriptor) {
 
 TEST(a_warm_pass_reads_nothing_directly) {
   constexpr std::size_t kRows = 60;
-  const Bytes bytes = pattern_bytes(kRows * kRow, 13);
+  const Bytes bytes = pattern_bytes(memload::round_up(kRows * kRow, 65536), 13);  // whole pages of any system
   const ScratchFile file(bytes);
   const auto column = dense(Storage::map_file(file.path()), kRow);
   const Indices plan = shuffled(kRows, 14);

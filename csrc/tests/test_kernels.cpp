@@ -398,6 +398,24 @@ TEST(a_stored_row_is_found_in_the_memory_that_its_number_lies_in_and_no_other_is
   CHECK(cuda::StoredRows().find(0, 5).row == nullptr);
 }
 
+TEST(another_memory_stands_for_the_last_one_and_leaves_the_numbers_before_it_alone) {
+  const std::vector<unsigned char> first(3 * 5);
+  const std::vector<unsigned char> last(4 * 5);
+  const std::vector<unsigned char> arrived(2 * 5);
+  cuda::StoredRows stored;
+  stored.add({first.data(), 3});
+  stored.add({last.data(), 4});
+  cuda::StoredRows other = stored;
+  other.replace_last({arrived.data(), 2});
+  CHECK(other.find(2, 5).row == first.data() + 10);
+  CHECK(other.find(3, 5).row == arrived.data());
+  CHECK(other.find(4, 5).row == arrived.data() + 5);
+  CHECK(other.find(4, 5).end == arrived.data() + 10);
+  CHECK(other.find(5, 5).row == nullptr);
+  CHECK(stored.find(6, 5).row == last.data() + 15);
+  CHECK_THROWS(std::invalid_argument, cuda::StoredRows().replace_last({arrived.data(), 2}));
+}
+
 TEST(rows_lie_in_at_most_so_many_memories_as_a_node_has) {
   cuda::StoredRows stored;
   for (std::uint32_t i = 0; i < cuda::StoredRows::kMost; ++i) stored.add({nullptr, 1});

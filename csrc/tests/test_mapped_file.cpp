@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/base/fault_guard.h"
+#include "core/base/page.h"
 #include "core/gather/gather.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
@@ -31,7 +32,7 @@ using memload::test::pattern_bytes;
 using memload::test::same;
 using memload::test::ScratchFile;
 
-constexpr std::size_t kPageBytes = 4096;
+const std::size_t kPageBytes = memload::system_page();
 
 int open_descriptors() {
   int count = 0;
@@ -100,7 +101,7 @@ TEST(a_fault_is_returned_and_the_guard_can_be_used_again) {
 }
 
 TEST(a_row_cut_off_is_named_with_its_file_and_offset) {
-  constexpr std::size_t kRow = 1000;
+  const std::size_t kRow = kPageBytes / 4 - 24;
   const ScratchFile file(pattern_bytes(40 * kRow));
   const auto column = dense(Storage::map_file(file.path()), kRow);
   const Gather gather({{column, {}}}, Isa::scalar, Store::cached);
@@ -111,9 +112,9 @@ TEST(a_row_cut_off_is_named_with_its_file_and_offset) {
     const BatchLayout layout = gather.layout({&row, 1});
     static_cast<void>(gather.fill(layout, slot.data(), 0, layout.work));
   };
-  fill(7);  // ends at 8000, inside the two pages that are left
+  fill(7);  // ends inside the two pages that are left
   try {
-    fill(8);  // from 8000 to 9000
+    fill(8);  // ends outside
     CHECK(false);
   } catch (const ReadError& error) {
     CHECK_EQ(error.file(), file.path());
@@ -121,7 +122,7 @@ TEST(a_row_cut_off_is_named_with_its_file_and_offset) {
     CHECK(error.offset() >= 2 * kPageBytes && error.offset() < 9 * kRow);
     const std::string message = error.what();
     CHECK(message.find(file.path()) != std::string::npos);
-    CHECK(message.find("40000") != std::string::npos);
+    CHECK(message.find(std::to_string(40 * kRow)) != std::string::npos);
     CHECK(message.find("truncated") != std::string::npos);
   }
 }

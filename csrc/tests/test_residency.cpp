@@ -37,6 +37,9 @@ using GatherPtr = std::shared_ptr<const Gather>;
 using Indices = std::vector<std::int64_t>;
 
 constexpr std::size_t kLarge = Gather::kLargeRow + 1;
+// Whole pages of any system. Where blocks of the file system are smaller than a page, the kernel does not count a page
+// as cached whose last blocks were never written.
+constexpr std::size_t kWholePages = 65536;
 constexpr ResidencyOptions kDirect{.threads = 2, .direct = true};
 
 GatherPtr gather_of(std::shared_ptr<const Storage> storage, std::size_t row_bytes) {
@@ -165,8 +168,8 @@ TEST(rows_that_are_not_there_are_not_asked_for) {
 }
 
 TEST(a_row_of_each_piece_is_sampled_before_it_is_asked_for) {
-  const ScratchFile file(pattern_bytes(100 * 100));
-  const auto gather = gather_of(Storage::map_file(file.path()), 100);
+  const ScratchFile file(pattern_bytes(100 * kWholePages));
+  const auto gather = gather_of(Storage::map_file(file.path()), kWholePages);
   const auto residency = std::make_shared<const Residency>(gather, ResidencyOptions{});
   std::size_t sampled = 0;
   AdviceTask advice(

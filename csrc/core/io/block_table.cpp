@@ -1,16 +1,12 @@
 #include "core/io/block_table.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
-#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -22,70 +18,13 @@
 namespace memload {
 namespace {
 
-constexpr std::uint64_t kRoomMagic = 0x31304d4f4f524c4d;   // "MLROOM01"
 constexpr std::uint64_t kTableMagic = 0x31304b4c424c4d4d;  // "MMLBLK01"
 // Bytes of the files at which locks stand; they lie behind all content.
-constexpr off_t kLockAt = off_t{1} << 60;
-constexpr off_t kUsersAt = kLockAt + 1;
-constexpr off_t kPlacesAt = kLockAt + 64;
+constexpr off_t kPlacesAt = (off_t{1} << 60) + 64;
 
 enum State : std::uint32_t { kAbsent, kArriving, kPresent, kLeaving };
 
 }  // namespace
-
-// As it lies in the file.
-struct CacheRoom::Page {
-  std::atomic<std::uint64_t> magic;
-  std::atomic<std::uint64_t> used;
-  std::atomic<std::uint32_t> events;
-};
-
-CacheRoom::CacheRoom(int file, Page* page) : file_(file), page_(page) {}
-
-std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path) {
-  const int file = path.empty() ? memory_file("memload-room") : open_file(path);
-  Page* page = nullptr;
-  try {
-    page = static_cast<Page*>(map_file(file, kPage, path));
-  } catch (...) {
-    ::close(file);
-    throw;
-  }
-  std::shared_ptr<CacheRoom> room(new CacheRoom(file, page));
-  std::uint64_t fresh = 0;
-  if (!page->magic.compare_exchange_strong(fresh, kRoomMagic) && fresh != kRoomMagic) {
-    throw std::runtime_error(path + ": not a file of a cache of memload's; give another folder");
-  }
-  if (lock_byte(file, F_OFD_SETLKW, F_RDLCK, kUsersAt) != 0) throw_errno(path + ": cannot lock");
-  return room;
-}
-
-CacheRoom::~CacheRoom() {
-  ::munmap(page_, kPage);
-  ::close(file_);
-}
-
-CacheRoom::Lock::Lock(CacheRoom& room) : threads_(room.mutex_), file_(room.file_) {
-  if (lock_byte(file_, F_OFD_SETLKW, F_WRLCK, kLockAt) != 0) throw_errno("the lock of a cache");
-}
-
-CacheRoom::Lock::~Lock() { lock_byte(file_, F_OFD_SETLK, F_UNLCK, kLockAt); }
-
-bool CacheRoom::alone() const { return lock_byte(file_, F_OFD_GETLK, F_WRLCK, kUsersAt) == 0; }
-
-std::uint64_t CacheRoom::used() const noexcept { return page_->used.load(); }
-void CacheRoom::set_used(std::uint64_t bytes) noexcept { page_->used.store(bytes); }
-std::uint32_t CacheRoom::events() const noexcept { return page_->events.load(); }
-
-void CacheRoom::announce() noexcept {
-  page_->events.fetch_add(1);
-  ::syscall(SYS_futex, &page_->events, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
-}
-
-void CacheRoom::wait(std::uint32_t seen, std::chrono::milliseconds patience) const noexcept {
-  const timespec span{patience.count() / 1000, static_cast<long>(patience.count() % 1000 * 1000000)};
-  ::syscall(SYS_futex, &page_->events, FUTEX_WAIT, seen, &span, nullptr, 0);
-}
 
 // As it lies in the file. All but `checksum` and `era` may be read without the room's lock.
 struct BlockTable::Block {
@@ -262,7 +201,7 @@ void BlockTable::claim(std::int64_t number, std::uint64_t limit, Held& held) {
     held.lacking.push_back(number);
     return;
   }
-  room_->page_->used.fetch_add(bytes);
+  room_->set_used(room_->used() + bytes);
   table_[number].state.store(word_of(kArriving, place_));
   held.claimed.push_back(number);
 }
@@ -271,8 +210,7 @@ void BlockTable::claim(std::int64_t number, std::uint64_t limit, Held& held) {
 void BlockTable::free(std::int64_t number) {
   table_[number].state.store(word_of(kAbsent, 0));
   const std::uint64_t bytes = bytes_of(number);
-  std::uint64_t used = room_->used();
-  room_->page_->used.store(used - std::min(used, bytes));
+  room_->set_used(room_->used() - std::min(room_->used(), bytes));
 }
 
 BlockTable::Held BlockTable::hold(std::span<const std::int64_t> blocks, std::uint64_t limit, bool again) {
@@ -309,6 +247,19 @@ bool BlockTable::has_to_wait(std::span<const std::int64_t> blocks) const {
     waits |= state != kPresent;
   }
   return waits;
+}
+
+bool BlockTable::wait_for(std::span<const std::int64_t> blocks, std::uint32_t called,
+                          std::chrono::milliseconds patience) const {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + patience;
+  while (true) {
+    const std::uint32_t seen = room_->events();
+    if (room_->calls() != called || !has_to_wait(blocks)) return true;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0) return false;
+    room_->wait(seen, left);
+  }
 }
 
 void BlockTable::let_go(std::span<const std::int64_t> blocks) {

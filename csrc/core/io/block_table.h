@@ -11,53 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "core/io/cache_room.h"
+
 namespace memload {
-
-// The room that the blocks of all sets of a cache share, and the lock of their tables. It is one page of a file, or of
-// memory of this process alone. Any thread may call anything.
-class CacheRoom {
- public:
-  // An empty path makes a room for this process and its children. Throws std::system_error.
-  static std::shared_ptr<CacheRoom> open(const std::string& path);
-  ~CacheRoom();
-  CacheRoom(const CacheRoom&) = delete;
-  CacheRoom& operator=(const CacheRoom&) = delete;
-
-  // Excludes all other threads, and all other processes that have the room; the kernel ends the lock of one that dies.
-  class Lock {
-   public:
-    explicit Lock(CacheRoom& room);
-    ~Lock();
-    Lock(const Lock&) = delete;
-    Lock& operator=(const Lock&) = delete;
-
-   private:
-    std::unique_lock<std::mutex> threads_;
-    int file_;
-  };
-
-  // Whether no other process has the room. It is asked before a room is used.
-  [[nodiscard]] bool alone() const;
-  [[nodiscard]] std::uint64_t used() const noexcept;
-  // Corrects what is counted as used; for a room that was alone. What died may have left too much in the count.
-  void set_used(std::uint64_t bytes) noexcept;
-
-  // A number that changes whenever something may have happened that others wait for.
-  [[nodiscard]] std::uint32_t events() const noexcept;
-  // Tells all who wait that something has happened.
-  void announce() noexcept;
-  // Waits until events() is no longer `seen`, or for `patience`.
-  void wait(std::uint32_t seen, std::chrono::milliseconds patience) const noexcept;
-
- private:
-  friend class BlockTable;
-  struct Page;
-  CacheRoom(int file, Page* page);
-
-  int file_;
-  Page* page_;
-  std::mutex mutex_;
-};
 
 // The blocks of one set. A block is `block_bytes` of a file, counted from its beginning; the last one of a file may be
 // shorter. The table is memory that processes share through a file, so that they download each block once:
@@ -105,6 +61,9 @@ class BlockTable {
   Held hold(std::span<const std::int64_t> blocks, std::uint64_t limit, bool again = false);
   // Whether some of them arrive or leave, and none is absent, so that hold() is of no use yet; without the room's lock.
   [[nodiscard]] bool has_to_wait(std::span<const std::int64_t> blocks) const;
+  // Waits as long as has_to_wait() says so and nobody has called the room since calls() was `called`, or for
+  // `patience`; returns false if that is what ended it. Others' blocks that come meanwhile wake nobody.
+  bool wait_for(std::span<const std::int64_t> blocks, std::uint32_t called, std::chrono::milliseconds patience) const;
   // Ends one pin of each.
   void let_go(std::span<const std::int64_t> blocks);
   // The bytes of claimed blocks, `first` and those that follow it, are in their file, and have these checksums.
@@ -129,6 +88,8 @@ class BlockTable {
   // Pins all blocks at once, if all of them are present and beyond doubt.
   [[nodiscard]] bool hold_all();
   void let_go_all();
+  // Whether this process has pinned all blocks.
+  [[nodiscard]] bool holds_all() const noexcept { return whole_.load(std::memory_order_relaxed) != 0; }
   // Clears what processes left that have ended, and returns whether there was anything.
   bool recover();
 

@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/fault_guard.h"
 #include "core/base/memory.h"
+#include "core/base/page.h"
 #include "core/io/kernel_abi.h"
 
 namespace memload {
@@ -42,20 +43,23 @@ std::uint64_t next_number() {
 // What is known of a block: nothing, that its pages were entered, that it was not wholly in the page cache.
 enum Block : std::uint8_t { kUnseen, kEntered, kAbsent };
 
+// Returns where the page that holds a byte of a mapping begins.
+std::size_t page_begin(std::size_t offset) { return offset / system_page() * system_page(); }
+
 // Of what mincore() said of the pages that hold so many bytes.
 bool all_resident(const std::array<unsigned char, kHugePage / kPage>& in_cache, std::size_t bytes) {
-  const auto pages = static_cast<std::ptrdiff_t>(round_up(bytes, kPage) / kPage);
+  const auto pages = static_cast<std::ptrdiff_t>(round_up(bytes, system_page()) / system_page());
   return std::all_of(in_cache.begin(), in_cache.begin() + pages, [](unsigned char c) { return (c & 1) != 0; });
 }
 
 // Maps the file so that its 2 MB blocks lie at multiples of 2 MB: only such can become huge pages.
 void* map_aligned(int file, std::size_t size, std::size_t offset = 0) {
-  const std::size_t span = round_up(size, kPage) + kHugePage;
+  const std::size_t span = round_up(size, system_page()) + kHugePage;
   void* const reserved = ::mmap(nullptr, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return MAP_FAILED;
   const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
   const std::uintptr_t aligned = round_up(begin, kHugePage);
-  const std::uintptr_t end = aligned + round_up(size, kPage);
+  const std::uintptr_t end = aligned + round_up(size, system_page());
   void* const mapped = ::mmap(reinterpret_cast<void*>(aligned), size, PROT_READ, MAP_SHARED | MAP_FIXED, file,
                               static_cast<off_t>(offset));
   const int code = errno;
@@ -166,6 +170,7 @@ Storage::~Storage() {
 
 bool Storage::enter(const std::byte* at, std::size_t n) const noexcept {
   if (!mapped_ || past_cache() || !knows_residency_ || n == 0) return true;
+  if (mirror() != nullptr && !mirror()->table->holds_all()) return true;
   const auto begin = static_cast<std::size_t>(at - data_);
   bool resident = true;
   for (std::size_t block = begin / kHugePage; block <= (begin + n - 1) / kHugePage; ++block) {
@@ -190,7 +195,7 @@ bool Storage::enter_block(std::size_t block) const noexcept {
 
 void Storage::advise(const std::byte* at, std::size_t n) const noexcept {
   if (!mapped_ || past_cache() || n == 0) return;
-  const std::size_t begin = static_cast<std::size_t>(at - data_) / kPage * kPage;
+  const std::size_t begin = page_begin(static_cast<std::size_t>(at - data_));
   const auto end = static_cast<std::size_t>(at - data_) + n;
   ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_WILLNEED);
 }
@@ -219,7 +224,7 @@ bool Storage::in_page_cache(const std::byte* at, std::size_t n) const noexcept {
   if (!mapped_) return true;
   std::array<unsigned char, kHugePage / kPage> in_cache{};
   const auto end = static_cast<std::size_t>(at - data_) + n;
-  for (std::size_t begin = static_cast<std::size_t>(at - data_) / kPage * kPage; begin < end; begin += kHugePage) {
+  for (std::size_t begin = page_begin(static_cast<std::size_t>(at - data_)); begin < end; begin += kHugePage) {
     const std::size_t bytes = std::min(kHugePage, end - begin);
     if (::mincore(const_cast<std::byte*>(data_) + begin, bytes, in_cache.data()) != 0) continue;
     if (!all_resident(in_cache, bytes)) return false;

@@ -85,8 +85,8 @@ class Storage : public std::enable_shared_from_this<Storage> {
 
   // Prepares a read of [at, at + n): at the first touch of a block it enters the resident pages into the page table, in
   // one system call instead of one fault per 16 pages. Returns false if the block was not wholly in the page cache:
-  // nothing was done then, and a read may go to the disk. Returns true for borrowed memory, for blocks seen before, and
-  // where residency is not known.
+  // nothing was done then, and a read may go to the disk. Returns true for borrowed memory, for blocks seen before,
+  // where residency is not known, and of a mirror that lacks some of its bytes: nobody reads the pages of these.
   bool enter(const std::byte* at, std::size_t n) const noexcept;
 
   // Asks the kernel to read [at, at + n) into the page cache, without waiting for the bytes.

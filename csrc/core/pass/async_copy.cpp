@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace memload {
@@ -49,6 +51,11 @@ Device::Event AsyncCopy::event() const {
   return event_;
 }
 
+DestinationBuffer AsyncCopy::destination() const {
+  const std::lock_guard lock(mutex_);
+  return destination_;
+}
+
 std::size_t AsyncCopy::copies() const {
   const std::lock_guard lock(mutex_);
   return copies_;
@@ -87,6 +94,7 @@ std::optional<AsyncCopy::Slice> AsyncCopy::next_slice() {
 AsyncCopy::Issued AsyncCopy::issue(std::size_t begin, const Slice& slice, const DestinationBuffer& to) const noexcept {
   Issued issued;
   try {
+    if (begin == 0 && to.free) route_.device->wait(route_.copies, to.free);
     issued.copies = copy(begin, std::min(slice.end, kept_begin_), 0, to.passing) +
                     copy(std::max(begin, kept_begin_), slice.end, kept_begin_, to.kept);
     if (slice.last) issued.event = route_.device->record(route_.copies);
@@ -101,6 +109,15 @@ std::size_t AsyncCopy::copy(std::size_t begin, std::size_t end, std::size_t part
   if (begin >= end) return 0;
   route_.device->copy_async(part + (begin - part_begin), slot_ + begin, end - begin, route_.copies);
   return 1;
+}
+
+DestinationBuffer DeviceRing::take(std::size_t bytes) {
+  if (bytes > bytes_) {
+    throw std::length_error("a batch of " + std::to_string(bytes) + " bytes is larger than its buffer on the device, " +
+                            std::to_string(bytes_) + " bytes");
+  }
+  const std::size_t at = taken_++ % read_.size();
+  return {memory_ + at * bytes_, nullptr, std::exchange(read_[at], nullptr)};
 }
 
 void CopiesInFlight::reclaim(Device& device) {

@@ -33,6 +33,7 @@ struct Route {
 struct DestinationBuffer {
   std::byte* passing = nullptr;
   std::byte* kept = nullptr;
+  Device::Event free = nullptr;  // the memory may be written to once it has come; null: now
 };
 
 // How many bytes of the slot, from its beginning on, are what they should be once the first `work` of it is done.
@@ -64,6 +65,7 @@ class AsyncCopy {
   // Whether all copies are in the stream; event() then marks their end.
   [[nodiscard]] bool issued() const;
   [[nodiscard]] Device::Event event() const;
+  [[nodiscard]] DestinationBuffer destination() const;
   [[nodiscard]] std::size_t copies() const;
   [[nodiscard]] std::size_t kept_begin() const noexcept { return kept_begin_; }
 
@@ -100,6 +102,30 @@ class AsyncCopy {
   bool cancelled_ = false;
   bool issuing_ = false;  // a thread does, and looks for a further slice before it leaves
   Device::Event event_;
+};
+
+// Buffers of a device's memory, to which batches are copied in turn. What reads a batch there has to be in its stream
+// before the buffer is released; the next copy to it waits for that. It is not synchronised.
+class DeviceRing {
+ public:
+  // buffers: at least one, each of so many bytes; they follow one another in memory that outlives this.
+  DeviceRing(std::byte* memory, std::size_t buffers, std::size_t bytes)
+      : memory_(memory), bytes_(bytes), read_(buffers) {}
+
+  [[nodiscard]] bool has_free() const noexcept { return taken_ - released_ < read_.size(); }
+  // Gives the next buffer for a batch. The call is allowed only if has_free(). Throws std::length_error if the batch is
+  // larger than a buffer.
+  [[nodiscard]] DestinationBuffer take(std::size_t bytes);
+  // Says when the batch was read whose buffer was taken first. The call is allowed once for each take().
+  void release(Device::Event read) { read_[released_++ % read_.size()] = std::move(read); }
+  [[nodiscard]] std::size_t released() const noexcept { return released_; }  // in all
+
+ private:
+  std::byte* const memory_;
+  const std::size_t bytes_;
+  std::vector<Device::Event> read_;  // of each buffer: when what it had last was read
+  std::size_t taken_ = 0;            // in all
+  std::size_t released_ = 0;
 };
 
 // The slots of batches that were handed out before their copies were done, in the order of the copies. It is not

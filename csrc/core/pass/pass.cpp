@@ -45,6 +45,7 @@ Pass::Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options
   residency_ =
       std::make_shared<Residency>(gather_, ResidencyOptions{options.threads, options.direct, options.read_blocks});
   reader_ = std::make_shared<BatchReader>(gather_, residency_, /*ask=*/!options.read_blocks, source_of(options.spares));
+  if (const auto& to = options.buffers) device_ring_.emplace(to->memory, to->count, to->bytes);
   read_ahead_.emplace(*gather_, options.slot_rows);
   group_threads_ = residency_->threads();
   group_ = std::make_shared<TaskGroup>(group_threads_);
@@ -72,7 +73,7 @@ void Pass::pump() {
   if (options_.route) copies_in_flight_.reclaim(*options_.route->device);
   const std::size_t most = may_wait() ? 0 : static_cast<std::size_t>(options_.depth);
   try {
-    while (!closed_ && !broken_ && plan_.ready() && in_flight_.size() < most) {
+    while (!closed_ && !broken_ && plan_.ready() && in_flight_.size() < most && has_buffer()) {
       SlotPool::Lease slot = options_.borrowed ? nullptr : pool_->try_acquire(slot_bytes_);
       if (!slot && !options_.borrowed) break;
       start(std::move(slot), plan_.take(), /*fresh=*/false);
@@ -89,7 +90,7 @@ void Pass::pump() {
 // those ahead were taken.
 bool Pass::may_wait() const {
   const bool ahead =
-      !options_.route && unready_ == 0 && 2 * in_flight_.size() > static_cast<std::size_t>(options_.depth);
+      finds_memory() && unready_ == 0 && 2 * in_flight_.size() > static_cast<std::size_t>(options_.depth);
   return ahead && quiet() && slot_bytes_ <= kSmallBatch;
 }
 
@@ -162,8 +163,9 @@ std::shared_ptr<BatchTask> Pass::cut(SlotPool::Lease slot, BatchLayout layout) {
   };
   auto task = std::make_shared<BatchTask>(group_, gather_, reader_, std::move(done), std::move(slot), std::move(layout),
                                           pieces);
-  task->has_destination = !options_.borrowed && !options_.route;
+  task->has_destination = finds_memory();
   if (options_.route) task->copy_to(*options_.route);
+  if (device_ring_) task->copy->set_destination(device_ring_->take(task->layout.bytes));
   return task;
 }
 
@@ -221,42 +223,6 @@ void Pass::slot_came_back() noexcept {
   }
 }
 
-std::optional<DestinationSize> Pass::needed_destination() {
-  const std::lock_guard lock(mutex_);
-  pump();
-  const std::shared_ptr<BatchTask> wants = in_flight_.without_destination();
-  if (!wants || closed_ || broken_) return std::nullopt;
-  return DestinationSize{wants->first_part(), wants->layout.bytes - wants->first_part()};
-}
-
-void Pass::set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner) {
-  std::shared_ptr<BatchTask> task;
-  {
-    const std::lock_guard lock(mutex_);
-    task = in_flight_.without_destination();
-    if (!task) throw std::logic_error("no batch needs memory");
-    task->has_destination = true;
-    if (options_.borrowed) {
-      task->slot = SlotPool::Lease(std::move(owner), memory.passing);
-      try {
-        if (!closed_) workers_->submit({task});
-      } catch (...) {
-        stop_by_itself();
-      }
-      return;
-    }
-  }
-  std::exception_ptr failed;
-  try {
-    task->copy->set_destination(memory);
-  } catch (...) {
-    failed = std::current_exception();
-  }
-  const std::lock_guard lock(mutex_);
-  if (failed) task->fail(std::move(failed));
-  if (task->remaining == 0) ready_.notify_all();  // another thread may wait for the last copy, which was made here
-}
-
 bool Pass::ready() {
   const std::lock_guard lock(mutex_);
   pump();
@@ -296,6 +262,7 @@ Step Pass::next(Batch& batch, std::chrono::milliseconds patience, bool steal) {
 // Does what brings the next batch nearer, or waits for it; false: it is not there by the deadline.
 bool Pass::advance(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, bool steal) {
   if (!in_flight_.empty()) return steal_or_wait(lock, deadline, steal);
+  if (!has_buffer()) throw std::logic_error("every buffer of the device is in use: release() comes first");
   if (copies_in_flight_.empty()) {  // every slot is leased: this batch gets memory of its own
     SlotPool::Lease slot = pool_->fresh(slot_bytes_);
     start(std::move(slot), plan_.take(), /*fresh=*/true);
@@ -363,6 +330,7 @@ void Pass::keep_until_copied(Batch& batch, const BatchTask& task) {
   const Device::Event copied = task.copy->event();
   copies_in_flight_.add(std::exchange(batch.slot, nullptr), copied);
   batch.kept_begin = task.copy->kept_begin();
+  batch.passing = task.copy->destination().passing;
   stats_.copied_bytes += task.layout.bytes;
   stats_.copies += task.copy->copies();
   options_.route->device->wait(options_.route->work, copied);

@@ -49,6 +49,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   bool ready();
   std::optional<DestinationSize> needed_destination();
   void set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner);
+  void release();
   void check_files() const { gather_->check_files(); }
   PlanQueue cancel();
   bool close(bool keep_slots, std::chrono::milliseconds patience);
@@ -65,6 +66,9 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // These begin batches, and stop doing so, with mutex_ held.
   void pump();
   [[nodiscard]] bool may_wait() const;
+  // Whether each batch has memory without a call of set_destination().
+  [[nodiscard]] bool finds_memory() const { return !options_.borrowed && (!options_.route || device_ring_); }
+  [[nodiscard]] bool has_buffer() const { return !device_ring_ || device_ring_->has_free(); }
   // Whether no read waits for a disk, and no destination has to be given.
   [[nodiscard]] bool quiet() const { return !residency_->cold() && !residency_->reads_planned() && !options_.borrowed; }
   void submit_begun() noexcept;
@@ -120,6 +124,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::uint64_t key_ = 0;          // what is random follows from it, and from each row
   BatchesInFlight in_flight_;
   CopiesInFlight copies_in_flight_;
+  std::optional<DeviceRing> device_ring_;
   std::optional<ReadAhead> read_ahead_;
   std::size_t unready_ = 0;                   // of those in flight, still being gathered
   int group_threads_ = 0;                     // what the group's limit was last set to

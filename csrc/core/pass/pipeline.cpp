@@ -41,6 +41,7 @@ std::optional<DestinationSize> Pipeline::needed_destination() { return here().ne
 void Pipeline::set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner) {
   here().set_destination(memory, std::move(owner));
 }
+void Pipeline::release() { here().release(); }
 PlanQueue Pipeline::cancel() { return here().cancel(); }
 bool Pipeline::close(bool keep_slots, std::chrono::milliseconds patience) { return here().close(keep_slots, patience); }
 void Pipeline::abandon(bool keep_slots) { here().abandon(keep_slots); }

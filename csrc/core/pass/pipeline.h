@@ -18,6 +18,14 @@ namespace memload {
 
 class Pass;
 
+// Memory of the device for the batches of a route: so many buffers of so many bytes, one after the other, each at least
+// as large as a slot. It belongs to the route's stream of copies, and has to outlive the pipeline and its copies.
+struct DeviceBuffers {
+  std::byte* memory = nullptr;
+  std::size_t count = 1;
+  std::size_t bytes = 0;
+};
+
 struct PipelineOptions {
   std::size_t batch_rows = 1;  // rows of a full batch
   std::size_t slot_rows = 1;   // rows for which a slot is made: those of the largest batch, as far as it is known
@@ -33,7 +41,8 @@ struct PipelineOptions {
   MemorySource slots = huge_memory;
   std::weak_ptr<Spares> spares;  // if any: what the pass decodes in comes from there, and its threads stay there
   std::optional<Route> route;    // to a device; unset: batches are handed out in their slots
-  bool borrowed = false;         // there are no slots: batches are gathered into memory that set_destination() gives
+  std::optional<DeviceBuffers> buffers;  // where a route leads; unset: set_destination() says so for each batch
+  bool borrowed = false;  // there are no slots: batches are gathered into memory that set_destination() gives
 };
 
 // A finished batch. Its bytes stay as they are for as long as any copy of the lease lives.
@@ -41,6 +50,7 @@ struct Batch {
   SlotPool::Lease slot;                   // null where set_destination() gave the memory
   std::vector<std::int64_t> row_numbers;  // of its rows, as they were planned
   std::size_t kept_begin = 0;             // where the second part of the slot begins, with a route
+  std::byte* passing = nullptr;           // with a route: where the first part is on the device
   std::vector<Output> outputs;            // of the fields in their order; their offsets are those in the slot
 };
 
@@ -122,6 +132,10 @@ class Pipeline {
   // route it is memory of the device, which needs no owner and is written in the order of the route's stream of copies;
   // errors of the device become errors of the batch.
   void set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner = nullptr);
+
+  // With `buffers`: says that all that reads the batch which was handed out first, of those that were not released yet,
+  // is in the route's stream of work. Its buffer is used again after that. Throws DeviceError.
+  void release();
 
   // Stops gathering, and returns the plan of what was not handed out. next() has nothing more; close() has to follow.
   [[nodiscard]] PlanQueue cancel();

@@ -18,12 +18,19 @@ std::uint64_t sum_of(const std::byte* data, std::size_t bytes) {
 struct SimulatedDevice::Mark {
   std::mutex mutex;
   std::condition_variable_any came;
-  bool done = false;  // guarded by mutex
+  bool done = false;                           // guarded by mutex, as the next
+  std::chrono::steady_clock::time_point when;  // it was done
 
   void set() {
     const std::lock_guard lock(mutex);
     done = true;
+    when = std::chrono::steady_clock::now();
     came.notify_all();
+  }
+
+  [[nodiscard]] std::optional<std::chrono::steady_clock::time_point> time() {
+    const std::lock_guard lock(mutex);
+    return done ? std::optional(when) : std::nullopt;
   }
 };
 
@@ -237,6 +244,13 @@ void SimulatedDevice::await(const Event& event) {
   const auto mark = std::static_pointer_cast<Mark>(event);
   std::unique_lock lock(mark->mutex);
   mark->came.wait(lock, [&] { return mark->done; });
+}
+
+std::optional<double> SimulatedDevice::seconds_between(const Event& first, const Event& second) {
+  const auto begun = std::static_pointer_cast<Mark>(first)->time();
+  const auto ended = std::static_pointer_cast<Mark>(second)->time();
+  if (!begun || !ended) return std::nullopt;
+  return std::chrono::duration<double>(*ended - *begun).count();
 }
 
 Device::Event SimulatedDevice::gate() { return std::make_shared<Mark>(); }

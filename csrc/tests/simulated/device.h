@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -59,6 +60,8 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
   void follow(Stream stream, const Event& event);
   [[nodiscard]] static bool has_come(const Event& event);
   static void await(const Event& event);
+  // The seconds between the times at which two such events came; unset if one of them has not come.
+  [[nodiscard]] static std::optional<double> seconds_between(const Event& first, const Event& second);
   // An event that comes when open() is called with it.
   [[nodiscard]] static Event gate();
   static void open(const Event& gate);

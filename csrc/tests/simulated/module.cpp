@@ -156,6 +156,12 @@ PYBIND11_MODULE(_simulated, m) {
           "done", [](const PySimulated& d, const PyEvent& e) { return d->has_come(e.event); }, py::arg("event"))
       .def("synchronise", &synchronise, py::arg("event"))
       .def(
+          "seconds_between",
+          [](const PySimulated& d, const PyEvent& first, const PyEvent& second) {
+            return d->seconds_between(first.event, second.event);
+          },
+          py::arg("first"), py::arg("second"), "The seconds from one event to another; None if one has not come.")
+      .def(
           "gate", [](const PySimulated& d) { return PyEvent{d->gate()}; }, "An event that comes when it is opened.")
       .def(
           "open", [](const PySimulated& d, const PyEvent& gate) { d->open(gate.event); }, py::arg("gate"))

@@ -1,0 +1,86 @@
+#include "core/io/cache_room.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <limits>
+#include <stdexcept>
+
+#include "core/base/error.h"
+#include "core/base/memory.h"
+#include "core/io/shared_file.h"
+
+namespace memload {
+namespace {
+
+constexpr std::uint64_t kRoomMagic = 0x31304d4f4f524c4d;  // "MLROOM01"
+// Bytes of the file at which locks stand; they lie behind all content.
+constexpr off_t kLockAt = off_t{1} << 60;
+constexpr off_t kUsersAt = kLockAt + 1;
+
+}  // namespace
+
+// As it lies in the file.
+struct CacheRoom::Page {
+  std::atomic<std::uint64_t> magic;
+  std::atomic<std::uint64_t> used;
+  std::atomic<std::uint32_t> events;
+};
+
+CacheRoom::CacheRoom(int file, Page* page) : file_(file), page_(page) {}
+
+std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path) {
+  const int file = path.empty() ? memory_file("memload-room") : open_file(path);
+  Page* page = nullptr;
+  try {
+    page = static_cast<Page*>(map_file(file, kPage, path));
+  } catch (...) {
+    ::close(file);
+    throw;
+  }
+  std::shared_ptr<CacheRoom> room(new CacheRoom(file, page));
+  std::uint64_t fresh = 0;
+  if (!page->magic.compare_exchange_strong(fresh, kRoomMagic) && fresh != kRoomMagic) {
+    throw std::runtime_error(path + ": not a file of a cache of memload's; give another folder");
+  }
+  if (lock_byte(file, F_OFD_SETLKW, F_RDLCK, kUsersAt) != 0) throw_errno(path + ": cannot lock");
+  return room;
+}
+
+CacheRoom::~CacheRoom() {
+  ::munmap(page_, kPage);
+  ::close(file_);
+}
+
+CacheRoom::Lock::Lock(CacheRoom& room) : threads_(room.mutex_), file_(room.file_) {
+  if (lock_byte(file_, F_OFD_SETLKW, F_WRLCK, kLockAt) != 0) throw_errno("the lock of a cache");
+}
+
+CacheRoom::Lock::~Lock() { lock_byte(file_, F_OFD_SETLK, F_UNLCK, kLockAt); }
+
+bool CacheRoom::alone() const { return lock_byte(file_, F_OFD_GETLK, F_WRLCK, kUsersAt) == 0; }
+
+std::uint64_t CacheRoom::used() const noexcept { return page_->used.load(); }
+void CacheRoom::set_used(std::uint64_t bytes) noexcept { page_->used.store(bytes); }
+std::uint32_t CacheRoom::events() const noexcept { return page_->events.load(); }
+
+void CacheRoom::announce() noexcept {
+  page_->events.fetch_add(1);
+  ::syscall(SYS_futex, &page_->events, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
+void CacheRoom::call() noexcept {
+  calls_.fetch_add(1);
+  announce();
+}
+
+void CacheRoom::wait(std::uint32_t seen, std::chrono::milliseconds patience) const noexcept {
+  const timespec span{patience.count() / 1000, static_cast<long>(patience.count() % 1000 * 1000000)};
+  ::syscall(SYS_futex, &page_->events, FUTEX_WAIT, seen, &span, nullptr, 0);
+}
+
+}  // namespace memload

@@ -1,0 +1,64 @@
+// The room of a cache of blocks that are fetched from elsewhere, which the processes of a machine share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace memload {
+
+// The room that the blocks of all sets of a cache share, and the lock of their tables. It is one page of a file, or of
+// memory of this process alone. Any thread may call anything.
+class CacheRoom {
+ public:
+  // An empty path makes a room for this process and its children. Throws std::system_error.
+  static std::shared_ptr<CacheRoom> open(const std::string& path);
+  ~CacheRoom();
+  CacheRoom(const CacheRoom&) = delete;
+  CacheRoom& operator=(const CacheRoom&) = delete;
+
+  // Excludes all other threads, and all other processes that have the room; the kernel ends the lock of one that dies.
+  class Lock {
+   public:
+    explicit Lock(CacheRoom& room);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    std::unique_lock<std::mutex> threads_;
+    int file_;
+  };
+
+  // Whether no other process has the room. It is asked before a room is used.
+  [[nodiscard]] bool alone() const;
+  [[nodiscard]] std::uint64_t used() const noexcept;
+  // Corrects what is counted as used; for a room that was alone. What died may have left too much in the count.
+  void set_used(std::uint64_t bytes) noexcept;
+
+  // A number that changes whenever something may have happened that others wait for.
+  [[nodiscard]] std::uint32_t events() const noexcept;
+  // Tells all who wait that something has happened.
+  void announce() noexcept;
+  // Waits until events() is no longer `seen`, or for `patience`.
+  void wait(std::uint32_t seen, std::chrono::milliseconds patience) const noexcept;
+
+  // A number that changes whenever call() was called, in this process.
+  [[nodiscard]] std::uint32_t calls() const noexcept { return calls_.load(); }
+  // Tells those who wait in this process, for blocks too, that they have something else to do.
+  void call() noexcept;
+
+ private:
+  struct Page;
+  CacheRoom(int file, Page* page);
+
+  int file_;
+  Page* page_;
+  std::mutex mutex_;
+  std::atomic<std::uint32_t> calls_{0};
+};
+
+}  // namespace memload
