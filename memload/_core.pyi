@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['BlockTable', 'BlocksOf', 'CacheRoom', 'Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'EventItems', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'gpu_view', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
+__all__: list[str] = ['BlockTable', 'BlocksOf', 'CacheRoom', 'Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'EventItems', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'RowIndex', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'give_back', 'gpu_view', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -45,9 +45,9 @@ class CacheRoom:
         """
         A file that the processes of a machine share; "": memory of this process. Raises OSError.
         """
-    def announce(self) -> None:
+    def call(self) -> None:
         """
-        Wake all who wait.
+        Wake all who wait in this process, for blocks too, since there is more to do.
         """
     def set_used(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -61,6 +61,11 @@ class CacheRoom:
     def alone(self) -> bool:
         """
         Whether no other process has it.
+        """
+    @property
+    def calls(self) -> int:
+        """
+        A number that changes when `call` was called.
         """
     @property
     def events(self) -> int:
@@ -124,8 +129,16 @@ class BlockTable:
         """
         Of each: 0 absent, 1 arriving, 2 present, 3 leaving; + 4 if pinned, + 8 if another process wants it.
         """
+    def store(self, first: typing.SupportsInt | typing.SupportsIndex, checksums: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], file: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, data: typing_extensions.Buffer, reserve: bool) -> None:
+        """
+        Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there. With `reserve` the file system is asked for their space before. Raises OSError.
+        """
     def vouch(self, block: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+    def wait_for(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], called: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait as long as `has_to_wait` and the room's `calls` is `called`, or so long; then return False.
+        """
     def want(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], wanted: bool) -> None:
         """
         Say whether this process has a use for them.
@@ -1017,6 +1030,18 @@ class PlanQueue:
         """
         Whether the next batch is known.
         """
+class RowIndex:
+    """
+    The stored number of each row.
+    """
+    def __init__(self, stored: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, rows: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        stored: the number of each row; None: of so many rows, row k is number k.
+        """
+    def numbers(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        The numbers of some rows. Raises IndexError for one that does not exist.
+        """
 class Pipeline:
     """
     One pass over a plan: rows gathered by native threads into reused slots.
@@ -1026,9 +1051,9 @@ class Pipeline:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode and resize in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged | Slices | EventCounts | EventItems, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, tile_bytes: typing.SupportsInt | typing.SupportsIndex = 0, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, borrowed: bool = False, spares: Spares | None = None, cpus: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged | Slices | EventCounts | EventItems, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, tile_bytes: typing.SupportsInt | typing.SupportsIndex = 0, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, buffers: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, borrowed: bool = False, spares: Spares | None = None, cpus: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
         """
-        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives. tile_bytes: of decoded chunks that are kept for further batches. `spares` keep memory that is not pinned, and threads, for the next pass. cpus: those near the slots, on which threads stay if each has one.
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; buffers: (address, number, bytes of each) of the device's memory that they go to in turn, instead of memory that set_destination() gives. borrowed: they are gathered into memory that set_destination() gives. tile_bytes: of decoded chunks that are kept for further batches. `spares` keep memory that is not pinned, and threads, for the next pass. cpus: those near the slots, on which threads stay if each has one.
         """
     def begin(self, key: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -1062,13 +1087,25 @@ class Pipeline:
         """
         The next batch as a list of DLPack capsules, or with a route or borrowed memory of (part, offset, DLPack code, bits, shape); None at the end; a tuple like that of needed_destination(): set_destination() comes first. Raises TimeoutError, ShardReadError, IndexError.
         """
+    def next_addresses(self) -> typing.Any:
+        """
+        With buffers: the next batch as the addresses of its fields on the device; None at the end.
+        """
     def push(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
         Plan one batch of exactly these rows.
         """
+    def push_from(self, index: RowIndex, first: typing.SupportsInt | typing.SupportsIndex, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> tuple:
+        """
+        Plan one batch: of these rows those whose numbers are at least `first`, counted from there; none: nothing. Returns the numbers of all rows, in which those are `first`, first + 1, ..., and how many they are.
+        """
     def ready(self) -> typing.Any:
         """
         Whether next() has a batch, or its error, without waiting; or a tuple like that of needed_destination(): set_destination() comes first.
+        """
+    def release(self) -> None:
+        """
+        With buffers: all that reads the batch that next_addresses() gave first is in its stream by now.
         """
     def row_numbers(self) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -1167,6 +1204,10 @@ def free_spares() -> None:
 def free_spares_below(available: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Free it as soon as the machine has fewer bytes available; a thread looks while something is kept.
+    """
+def give_back(file: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Give the pages of a part of a file back to its file system; they read as zeros from then on. Raises OSError.
     """
 def gpu_view(address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
     """

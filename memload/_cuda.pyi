@@ -7,7 +7,15 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['allocate_shared', 'architectures', 'augment_images', 'cast_rows', 'cast_stim', 'close_shared', 'copy_rows', 'device', 'free_shared', 'mapped_address', 'open_shared', 'toolkit', 'unusable_reason', 'version']
+__all__: list[str] = ['RowKernel', 'allocate_shared', 'architectures', 'augment_images', 'cast_stim', 'close_shared', 'device', 'free_shared', 'launch_rows', 'mapped_address', 'open_shared', 'toolkit', 'unusable_reason', 'version']
+class RowKernel:
+    """
+    Gathers rows out of some memories, and casts them.
+    """
+    def __init__(self, parts: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], length: typing.SupportsInt | typing.SupportsIndex, rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None) -> None:
+        """
+        parts: (address, stored rows) of each memory, whose rows are numbered one part after the other; length: elements of a row, or without a rule its bytes; rule: (from, to, how, scale, offset, address of means, deviations and their reciprocals or of factors and shifts, channels, elements from one channel to the next).
+        """
 def allocate_shared(nbytes: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, bytes]:
     """
     Memory of a device that other processes can open: its address, and the handle to open it by.
@@ -15,10 +23,6 @@ def allocate_shared(nbytes: typing.SupportsInt | typing.SupportsIndex, device: t
 def augment_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, images: typing.SupportsInt | typing.SupportsIndex, images_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Cut, flip, lay out and cast images, asynchronously on the stream with this handle; as memload._core.augment_images.
-    """
-def cast_rows(parts: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], dst_address: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, elements: typing.SupportsInt | typing.SupportsIndex, rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], choice: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, beside: bool = False) -> None:
-    """
-    Gather and cast rows of so many elements, asynchronously on the stream with this handle. parts: (address, stored rows) of each memory, whose rows are numbered one part after the other; rule: (from, to, how, scale, offset, address of means, deviations and their reciprocals or of factors and shifts, channels, elements from one channel to the next); choice: (address of the rows' numbers, address of the steps of windows, how many steps).
     """
 def cast_stim(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, to_code: str, norm_removed: bool, device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
@@ -28,10 +32,6 @@ def close_shared(address: typing.SupportsInt | typing.SupportsIndex, device: typ
     """
     Close it, once no kernel of this process reads it.
     """
-def copy_rows(parts: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], dst_address: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, row_bytes: typing.SupportsInt | typing.SupportsIndex, choice: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, beside: bool = False) -> None:
-    """
-    Gather rows of so many bytes, asynchronously on the stream with this handle.
-    """
 def device(index: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
     """
     What memload._core.Device takes, for a device that exists. Raises RuntimeError.
@@ -39,6 +39,10 @@ def device(index: typing.SupportsInt | typing.SupportsIndex) -> typing_extension
 def free_shared(address: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Free such memory, once no other process has it open.
+    """
+def launch_rows(launches: collections.abc.Sequence[tuple[RowKernel, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None, bool]], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Gather rows by each of some kernels, asynchronously on the stream with this handle. launches: (kernel, address of the result, its rows, choice, (address, rows) of memory that stands for the kernel's last one or None, whether the kernel leaves most of the device to others); choice: (address of the rows' numbers, address of the steps of windows, how many steps).
     """
 def mapped_address(host_address: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> int:
     """

@@ -21,8 +21,8 @@ from memload.caching.cache_files import entry_path, root_of
 from memload.caching.computed import InMemory, OnDisk, Origin, shard_writer
 from memload.caching.derivation import key_of, name_of
 from memload.caching.map_results import Results
-from memload.columns.exchanged import on_storages
 from memload.columns.fields import Field
+from memload.columns.parts import on_storages
 from memload.columns.ragged_fields import RaggedField
 from memload.columns.ragged_forms import Ragged
 from memload.columns.ragged_samples import Forms

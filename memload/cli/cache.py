@@ -1,4 +1,8 @@
-"""`memload cache`: lists the entries of a cache of mapped datasets, or removes some."""
+"""`memload cache`: lists what a cache holds, or removes some of it.
+
+A cache is the folder of mapped datasets that `cache()` was given, or the one that `memload.open` was given as
+``cache=``, which holds sets.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,14 @@ from collections.abc import Iterator
 
 from memload.caching.cache_files import Entry, entries, remove
 from memload.cli.output import answer, is_json, keep
-from memload.formats.remote.cache_folder import is_folder
+from memload.formats.remote.cache_folder import CachedSet, CacheFolder, held_bytes, is_folder
 from memload.sizes import format_size
 
 
 def run(options: argparse.Namespace) -> int:
     """List the entries, or remove the named ones."""
     if is_folder(options.root):
-        from memload.cli import remote_cache
-
-        return remote_cache.run(options)
+        return _run_on_sets(options)
     found = entries(options.root)
     if options.action == "list":
         answer(options, "\n".join(_listed(options.root, found)), {"path": options.root, "entries": found})
@@ -53,3 +55,42 @@ def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:
             raise FileNotFoundError(f"{options.root}: no entry {name!r}; `memload cache list` names them")
         chosen += [entry for entry in matching if entry not in chosen]
     return chosen
+
+
+def _run_on_sets(options: argparse.Namespace) -> int:
+    """List the sets of a folder, or remove the named ones."""
+    folder = CacheFolder(options.root, make=False)
+    found = folder.sets()
+    if options.action == "list":
+        held = {one.key: held_bytes(one.table(folder.room)) for one in found}
+        lines = [
+            f"{one.key}  {format_size(held[one.key]):>8} of {format_size(one.nbytes):>8}  {one.url}" for one in found
+        ]
+        total = format_size(sum(held.values()))
+        lines.append(f"{options.root}: {len(found)} set{'s' * (len(found) != 1)}, {total}")
+        listed = [{"name": one.key, "url": one.url, "nbytes": held[one.key], "set_nbytes": one.nbytes} for one in found]
+        answer(options, "\n".join(lines), {"path": options.root, "entries": listed})
+        return 0
+    cleared = {one.key: folder.clear(one) for one in _chosen_sets(options, found)}
+    lines = [_removed(key, *how) for key, how in cleared.items()]
+    removed = [{"name": key, "nbytes": nbytes, "is_gone": is_gone} for key, (nbytes, is_gone) in cleared.items()]
+    answer(options, "\n".join(lines), {"path": options.root, "removed": removed})
+    return 0
+
+
+def _removed(key: str, nbytes: int, is_gone: bool) -> str:
+    if is_gone:
+        return f"removed {key}, {format_size(nbytes)}"
+    return (
+        f"removed {format_size(nbytes)} of {key}, which a process reads now, so that its ETags stay; "
+        "remove it again when that process has closed the dataset"
+    )
+
+
+def _chosen_sets(options: argparse.Namespace, found: list[CachedSet]) -> list[CachedSet]:
+    if not (options.names or options.all):
+        raise ValueError("name the sets to remove, or give --all")
+    for name in options.names:
+        if not name or not any(one.key.startswith(name) for one in found):
+            raise FileNotFoundError(f"{options.root}: no set {name!r}; `memload cache list` names them")
+    return [one for one in found if options.all or any(one.key.startswith(name) for name in options.names)]

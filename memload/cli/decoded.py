@@ -10,6 +10,7 @@ from typing import Any
 
 from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
+from memload.cli.source_options import name_and_value
 from memload.dataset.recordings.recording import Recording
 from memload.formats.nifti import is_compressed, is_nifti
 from memload.formats.paths import is_remote, paths_of
@@ -18,6 +19,7 @@ from memload.formats.recordings.nifti import is_run
 from memload.formats.video import is_video
 from memload.writing.nifti import write_nifti
 from memload.writing.videos import write_videos
+from memload.writing.voxel_masks import Masks
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def _write_nifti(
     return write_nifti(
         target,
         paths,
-        mask=_only("--mask", options.mask),
+        mask=_mask(options.mask),
         cast=None if cast is None else _dtype(cast),
         tr=options.tr,
         raw=options.raw,
@@ -90,6 +92,19 @@ def _write_videos(
 ) -> dict[str, Recording]:
     size = None if options.size is None else size_of(options.size)
     return write_videos(target, paths, size=size, rate=options.rate, mode=options.mode or "RGB", **given)
+
+
+def _mask(given: Sequence[str] | None) -> Masks:
+    """Return the mask of all runs, a pattern of masks, or the mask of each run that NAME=FILE names."""
+    pairs = [name_and_value(text) for text in given or ()]
+    if all(name for name, _ in pairs):
+        return dict(pairs) or None
+    if len(pairs) > 1:
+        raise ValueError(
+            "--mask is one file for all runs, a pattern in quotes that finds one for each run, such as "
+            f"'*_desc-brain_mask.nii.gz', or RUN=FILE for each; got {' '.join(given or ())}"
+        )
+    return pairs[0][1]
 
 
 def _only(option: str, given: Sequence[str] | None) -> str | None:

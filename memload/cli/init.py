@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
+import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +17,8 @@ from pathlib import Path
 
 from memload.cli.output import answer, is_json, keep
 from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Loader, Script, root_of
-from memload.cli.script_data import Verdict, casts_of_transforms, is_move, verdict_of
+from memload.cli.script_data import Verdict, is_move, verdict_of
+from memload.cli.script_transforms import casts_of_transforms
 
 _ARGUMENTS = {
     "num_workers": "threads, not processes: leave it out, and memload chooses by the CPUs there are",
@@ -219,7 +222,8 @@ def _work(script: Script, loader: Loader, call: ast.Call) -> tuple[str, tuple[st
 
 def _transforms(script: Script) -> Iterator[Finding]:
     for line, code in casts_of_transforms(script) if script.loaders else ():
-        why = "of rows that memload reads, as a cast that its threads do while they gather"
+        cast = ", as a cast that its threads do while they gather" if code[0].startswith("cast=") else ""
+        why = f"of rows that memload reads{cast}"
         if "Augment(" in code[0]:
             why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
         yield Finding(line, script.text.splitlines()[line - 1].strip(), "transform", why, code)
@@ -267,6 +271,17 @@ def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:
         yield f"Safe changes:  memload init {path} --diff | patch {path}      or  --write COPY"
     yield "Then:  print(loader.engine, loader.why)      and after an epoch  print(loader.stats())"
     yield "Pages:  docs/converting-scripts.md, docs/migration.md, docs/native-datasets.md, docs/dataloader-arguments.md"
+    yield f"        docs is {_pages()}"
+
+
+def _pages() -> str:
+    """Return where the pages lie: the address that the installed package states, or the sources."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for stated in importlib.metadata.metadata("memload").get_all("Project-URL") or []:
+            label, _, address = stated.partition(", ")
+            if label == "Documentation":
+                return str(address).removesuffix("/README.md")
+    return "a folder of memload's sources"
 
 
 # The changes

@@ -15,7 +15,7 @@ from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
 
 SHELLS = ("bash", "zsh", "tcsh")
 
-DEMO_CROPS = 1600
+DEMO_CROPS = 1024
 DEMO_ROUNDS = 3
 
 WRITE_USAGE = """\
@@ -51,6 +51,7 @@ examples:
   memload write session.mat --key rates --key angle --axis rates=-1 shards/
   memload write movie.raw --dtype uint8 --shape 425,425,3 --rows 0:1000 shards/
   memload write ds000114/ runs/ --mask gray_matter.nii.gz --cast float32
+  memload write derivatives/fmriprep/ runs/ --mask "*_desc-brain_mask.nii.gz" --raw ds000114/ --cast float32
   memload write movies/*.mp4 clips/ --size 144x256 --rate 30 --mode L
   memload write --images photos/ --masks masks/ --labels prompts.csv --size 1024 shards/
   memload write --images photos/ --table metadata.jsonl --size 512 --fit pad --pad-value 255 shards/
@@ -313,9 +314,10 @@ def _add_conversions(group: Any) -> None:
     group.add_argument(
         "--mask",
         action="append",
-        metavar="[NAME=]NPY",
-        help="keep the elements of each row where this bool array is true; its shape is that of a row, or of its first "
-        "axes",
+        metavar="[NAME=]FILE",
+        help="keep the elements of each row where the bool array of a .npy file is true; its shape is that of a row, "
+        "or of its first axes. Of NIfTI files: a NIfTI file, RUN=FILE for each run, or a pattern in quotes that finds "
+        "the mask of each, such as '*_desc-brain_mask.nii.gz'",
     )
     group.add_argument(
         "--scale",

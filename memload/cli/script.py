@@ -26,6 +26,14 @@ _LOADER_ARGUMENTS = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"),
     *("drop_last", "timeout", "worker_init_fn"),
 )
+_OF_ALL = {
+    "torch.utils.data": (
+        *("DataLoader", "Dataset", "IterableDataset", "TensorDataset", "Subset", "ConcatDataset", "StackDataset"),
+        *("BatchSampler", "RandomSampler", "SequentialSampler", "SubsetRandomSampler", "WeightedRandomSampler"),
+        *("Sampler", "DistributedSampler", "default_collate", "random_split", "get_worker_info"),
+    )
+}
+"""What `from MODULE import *` brings that is looked for here."""
 _WRAPPERS = frozenset(["enumerate", "iter", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.rich.tqdm"])
 
 
@@ -142,6 +150,22 @@ class Script:
                     found = statement.value if found is None or statement.lineno >= found.lineno else found
         return found
 
+    def with_constants(self, call: ast.Call) -> ast.Call:
+        """Return a call whose arguments are the constants that names among them were last assigned before it."""
+
+        def known(node: ast.expr) -> ast.expr:
+            value = self.value_of(node, call.lineno)
+            return value if isinstance(value, (ast.Constant, ast.Tuple, ast.List)) else node
+
+        def inner(node: ast.expr) -> ast.expr:
+            node = known(node)
+            if isinstance(node, (ast.Tuple, ast.List)):
+                return type(node)([known(one) for one in node.elts], node.ctx)
+            return node
+
+        keywords = [ast.keyword(one.arg, inner(one.value)) for one in call.keywords]
+        return ast.copy_location(ast.Call(call.func, [inner(one) for one in call.args], keywords), call)
+
     def line_after(self, name: str, line: int) -> int:
         """Return the first line after a given one that assigns to a name; 0 if there is none, or one before it."""
         names = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == name)
@@ -223,7 +247,10 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield (alias.asname, alias.name) if alias.asname else (first, first)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+                if alias.name == "*":
+                    yield from ((name, f"{node.module}.{name}") for name in _OF_ALL.get(node.module, ()))
+                else:
+                    yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
 def _loaders(script: Script) -> Iterator[Loader]:

@@ -1,18 +1,18 @@
-"""What a script's datasets and transforms say: which are read natively, and the code that replaces the others."""
+"""What a script's datasets say: which are read natively, and the code that replaces the others."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from memload.cli.script import Script, name_of
 
 _IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "CIFAR10", "CIFAR100", "USPS")
-_COLOURS = ("CIFAR10", "CIFAR100")  # (N, H, W, 3); the others are (N, H, W)
+COLOURS = ("CIFAR10", "CIFAR100")
+"""Sets of torchvision whose data is (N, H, W, 3); that of the others in memory is (N, H, W)."""
 _GREY = "[:, None]"
-_SHOWN = 3  # paths or names that advice shows
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
             False,
             f"{kind} has its images in memory, and makes a PIL image of each and transforms it in Python",
             (
-                f"{name} = memload.from_arrays(image={name}.data{_GREY if kind not in _COLOURS else ''}, "
+                f"{name} = memload.from_arrays(image={name}.data{_GREY if kind not in COLOURS else ''}, "
                 f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')",
                 *([] if of_labels == "None" else [left_out]),
             ),
@@ -330,106 +330,3 @@ def _stored_once(name: str, call: ast.Call) -> tuple[str, ...]:
         "        writer.extend(**batch)  # a dict of fields; tuples: writer.extend(x=batch[0], y=batch[1])",
         'dataset = memload.open("shards/")  # .map(fn) for random transforms of a row',
     )
-
-
-# Transforms of torchvision
-
-
-def casts_of_transforms(script: Script) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the line of each `Compose` or lone `ToTensor`, and the cast that does the same as what it has."""
-    calls = [one for one in ast.walk(script.tree) if isinstance(one, ast.Call)]
-    names = [script.called(one) for one in calls if script.called(one).startswith("torchvision.datasets.")]
-    kinds = {name.rpartition(".")[2] for name in names}
-    # As `memload write --images` stores them, and the grey ones in memory with an axis more; those in colour differ.
-    channels = ["channels=-1", 'layout="NCHW"'] if kinds & set(_COLOURS) else ["channels=-3"]
-    for call in calls:
-        steps = call.args[0] if call.args else None
-        if script.called(call).endswith(("transforms.Compose", "v2.Compose")) and isinstance(steps, ast.List):
-            code = _cast(script, [script.value_of(one, call.lineno) or one for one in steps.elts], channels)
-            if code:
-                yield call.lineno, code
-        if script.called(call).startswith("torchvision.datasets."):
-            given = next((one.value for one in call.keywords if one.arg == "transform"), None)
-            step = None if given is None else script.value_of(given, call.lineno)
-            if given is not None and step is not None and script.called(step).rpartition(".")[2] == "ToTensor":
-                yield given.lineno, _cast(script, [step], channels)
-
-
-def _cast(script: Script, steps: Sequence[ast.expr], channels: Sequence[str]) -> tuple[str, ...]:
-    made = _Steps()
-    for step in steps:
-        own = isinstance(step, ast.Call) and script.defines(script.called(step))
-        if isinstance(step, ast.Call) and not own:
-            made.add(script.called(step).rpartition(".")[2], step)
-        else:
-            made.others.append(script.called(step) if own else ast.unparse(step))
-    options = [*made.options, *(channels if made.options or made.augment else [])]
-    if made.augment:
-        options.append(f"augment=memload.Augment({', '.join(made.augment)})")
-    code = [f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}'] if options else []
-    if made.sizes:
-        code.append(f"{made.what_sizes}: once, by memload write --images DIR{made.size_options}")
-    if made.others:
-        code.append(f"{', '.join(made.others[:_SHOWN])}: dataset.map(fn), or batch_transform=fn for whole batches")
-    return tuple(code)
-
-
-@dataclass
-class _Steps:
-    """The steps of a `Compose`, as options of a Cast and of its Augment; `others` are done by neither."""
-
-    options: list[str] = field(default_factory=list)
-    augment: list[str] = field(default_factory=list)
-    sizes: dict[str, str] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)
-
-    def add(self, kind: str, step: ast.Call) -> None:
-        """Take the next step."""
-        given = [ast.unparse(one) for one in step.args]
-        named = {one.arg: ast.unparse(one.value) for one in step.keywords if one.arg}
-        if kind in ("ToTensor", "ConvertImageDtype") or (kind == "ToDtype" and named.get("scale") == "True"):
-            self.options.append("scale=1 / 255")
-        elif kind == "Normalize":
-            mean, std = [*given, *(named[name] for name in ("mean", "std") if name in named), "", ""][:2]
-            self.options += [f"mean={_constant(mean)}", f"std={_constant(std)}"]
-        elif kind == "RandomHorizontalFlip":
-            self.augment.append(f"flip={[*given, named.get('p', '0.5')][0]}")
-        elif kind == "RandomCrop" and len(given) == 1 and not named:
-            self.augment.append(f"crop={_both(given[0])}")
-        elif kind == "RandomResizedCrop" and given:
-            self.augment.append(f"resize={_both(given[0])}, scale={named.get('scale', '(0.08, 1)')}")
-        elif kind in ("Resize", "CenterCrop"):
-            self.sizes[kind] = [*given, named.get("size", "N")][0]
-        elif kind != "ToImage":
-            self.others.append(kind or ast.unparse(step))
-
-    @property
-    def what_sizes(self) -> str:
-        """The steps that change sizes, in words."""
-        return " and ".join(self.sizes)
-
-    @property
-    def size_options(self) -> str:
-        """The options of `memload write --images` that do the same as `Resize` and `CenterCrop`."""
-        size, crop = (_sides(self.sizes.get(kind, "")) for kind in ("Resize", "CenterCrop"))
-        whole = "x" in size  # of one number, torchvision takes the shorter side
-        return (f" --size {size}{'' if whole else ' --fit crop'}" if size else "") + (f" --crop {crop}" if crop else "")
-
-
-def _sides(text: str) -> str:
-    """Return a size as the command line takes it: "256" of 256, "480x640" of (480, 640)."""
-    node = ast.parse(text, mode="eval").body if text else None
-    return "x".join(map(ast.unparse, node.elts)) if isinstance(node, (ast.Tuple, ast.List)) else text
-
-
-def _constant(text: str) -> str:
-    """Return constants of a Normalize for a Cast: one number stays one, several become a tuple."""
-    node = ast.parse(text, mode="eval").body if text else None
-    if isinstance(node, (ast.Tuple, ast.List)):
-        parts = [ast.unparse(one) for one in node.elts]
-        return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
-    return text or "..."
-
-
-def _both(text: str) -> str:
-    return text if text.startswith(("(", "[")) else f"({text}, {text})"

@@ -23,7 +23,7 @@ from memload.dataset.recordings.recording import Recording
 from memload.errors import LayoutWarning
 from memload.formats.shards.part_terms import PartNumber
 from memload.images.writing import write_images
-from memload.writing.conversion import load_array
+from memload.writing.masks import load_array
 from memload.writing.parts import WrittenPart, write_share
 from memload.writing.write import write
 

@@ -7,82 +7,40 @@ the shared memory of tensors made here could be freed before a spawned worker op
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, EventCounts, EventItems, Ragged, Slices, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, Events, Ragged, Storage
 from memload.columns.fields import AnyColumn
-from memload.columns.pickled_ragged import PackedRagged, pack_ragged, unpack_ragged
-from memload.columns.pickled_storages import (
-    PackedGrid,
-    PackedStorage,
-    Unpacked,
-    has_place,
-    pack_grid,
-    place_of,
-    unpack_grid,
-    unpack_storage,
-)
-from memload.columns.sliced import (
-    EventsPacker,
-    EventsUnpacker,
-    PackedCounts,
-    PackedItems,
-    PackedSlices,
-    pack_events,
-    pack_slices,
-    unpack_events,
-    unpack_slices,
-)
+from memload.columns.parts import Parts, parts_of
+from memload.columns.pickled_storages import PackedStorage, Unpacked, has_place, place_of, unpack_storage
 
-Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
+Segment = tuple[Storage, int, int, int]
+"""Of a plain column: storage, offset of the first row, rows, bytes from row to row."""
 
 
 @dataclass(frozen=True)
-class PackedColumn:
-    """A column whose segments refer to storages by position; `selection` is None or the stored rows in order."""
+class Numbered:
+    """A storage among those that are sent, by its number."""
 
-    row_bytes: int
-    segments: tuple[tuple[int, int, int, int], ...]
-    selection: NDArray[np.int64] | None
-
-
-@dataclass(frozen=True)
-class PackedWindows:
-    """Windows of frames; `selection` is None or the stored rows in order."""
-
-    frames: Packed
-    steps: tuple[int, ...]
-    runs: tuple[tuple[int, int, int], ...]
-    selection: NDArray[np.int64] | None
-
-
-@dataclass(frozen=True)
-class PackedTiles:
-    """Rows inside tiles; `selection` is None or the stored rows in order."""
-
-    parts: tuple[PackedGrid | PackedColumn, ...]
-    selection: NDArray[np.int64] | None
-
-
-Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged | PackedSlices | PackedCounts | PackedItems
+    number: int
 
 
 @dataclass(frozen=True)
 class PackedColumns:
-    """Columns and the storages that they share."""
+    """Columns, whose parts refer to the storages that they share by `Numbered`."""
 
     storages: tuple[PackedStorage, ...]
-    columns: tuple[Packed, ...]
+    columns: tuple[Parts, ...]
 
 
 def pack_columns(columns: Sequence[AnyColumn]) -> PackedColumns:
     """Return the columns in a form that can be pickled; only the rows in use of borrowed memory are copied."""
     packer = _Packer()
-    packed = tuple(packer.any(column) for column in columns)
+    packed = tuple(packer.parts(column) for column in columns)
     return PackedColumns(tuple(packer.packed), packed)
 
 
@@ -95,8 +53,28 @@ def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
         MemloadError: the process that shared its memory has ended.
     """
     shared = Unpacked()
-    storages, events = [unpack_storage(storage, shared) for storage in packed.storages], EventsUnpacker()
-    return [_unpack(column, storages, events) for column in packed.columns]
+    unpacker = _Unpacker([unpack_storage(storage, shared) for storage in packed.storages])
+    return [unpacker.together(column) for column in packed.columns]
+
+
+class _Unpacker:
+    """Puts columns together on the storages that were sent; what columns shared, they share again."""
+
+    def __init__(self, storages: list[Storage]) -> None:
+        self._storages = storages
+        self._made: dict[int, Any] = {}  # by the id of its parts
+
+    def together(self, value: Any) -> Any:
+        """Return what was made of parts; of a number, the storage."""
+        if isinstance(value, Numbered):
+            return self._storages[value.number]
+        if isinstance(value, tuple):
+            return tuple(map(self.together, value))
+        if not isinstance(value, Parts):
+            return value
+        if id(value) not in self._made:
+            self._made[id(value)] = replace(value, arguments=self.together(value.arguments)).together()
+        return self._made[id(value)]
 
 
 class _Packer:
@@ -104,112 +82,111 @@ class _Packer:
 
     def __init__(self) -> None:
         self.packed: list[PackedStorage] = []
-        self._numbers: dict[object, int] = {}  # of storages that others can find
-        self._memories: dict[Storage, int] = {}  # of memory that is copied whole
-        self._shared: list[object] = []  # keeps shared objects alive: they are identified by id()
-        self._events = EventsPacker()
+        self._numbers: dict[Storage, Numbered] = {}
+        self._places: dict[object, Numbered] = {}  # of storages that others can find: several may be of one file
+        self._copied: dict[Storage, NDArray[np.uint8]] = {}  # memory of rows that were gathered to be sent
+        self._events: dict[Events, Parts] = {}
+        self._shared: dict[object, int] = {}  # numbers of caches and tables, which are equal in all processes
 
-    def any(self, column: AnyColumn) -> Packed:
-        if isinstance(column, Column):
-            return self.column(column)
-        if isinstance(column, Ragged):
-            return pack_ragged(column, self)
-        if isinstance(column, Tiles):
-            parts = (self.column(part) if isinstance(part, Column) else self.grid(part) for part in column.parts)
-            return PackedTiles(tuple(parts), column.selection)
-        if isinstance(column, Slices):
-            return pack_slices(column, self.any(column.frames))
-        if isinstance(column, EventCounts | EventItems):
-            return pack_events(column, self._events)
-        return PackedWindows(self.any(column.frames), tuple(column.steps), tuple(column.runs), column.selection)
+    def parts(self, value: Any) -> Any:
+        """Return the parts of a column or of a thing in it; of a storage, its number."""
+        if isinstance(value, Storage):
+            return self._number(value)
+        if isinstance(value, Events):
+            if value not in self._events:
+                self._events[value] = parts_of(value, self.parts)
+            return self._events[value]
+        if isinstance(value, Column) and not all(map(has_place, value.storages)):
+            value = self._rows_in_use(value)
+        elif isinstance(value, Ragged) and not all(map(has_place, value.storages)):
+            value = self._items_in_use(value)
+        return parts_of(value, self.parts)
 
-    def column(self, column: Column) -> PackedColumn:
-        selection = column.selection
-        segments: list[Segment] = column.segments
+    def _number(self, storage: Storage) -> Numbered:
+        if storage not in self._numbers:
+            self._numbers[storage] = self._at(storage) if has_place(storage) else self._add(self._memory(storage))
+        return self._numbers[storage]
+
+    def _at(self, storage: Storage) -> Numbered:
+        """Return the number of a file, or of memory that other processes can find."""
+        place = place_of(storage, lambda shared: self._shared.setdefault(shared, len(self._shared)))
+        if place not in self._places:
+            self._places[place] = self._add(place)
+        return self._places[place]
+
+    def _memory(self, storage: Storage) -> NDArray[np.uint8]:
+        """Return the bytes of a storage, all of which are sent."""
+        if storage in self._copied:
+            return self._copied[storage]
+        return _gather(Column(storage.nbytes, [(storage, 0, 1, 0)]), [0])
+
+    def _add(self, packed: PackedStorage) -> Numbered:
+        self.packed.append(packed)
+        return Numbered(len(self.packed) - 1)
+
+    def _copy(self, rows: NDArray[np.uint8]) -> Storage:
+        """Return a storage on a copy of rows, which is sent instead of all the memory in which they lie."""
+        storage = Storage.borrow(rows, rows.ctypes.data, rows.nbytes, "rows to be sent")
+        self._copied[storage] = rows
+        return storage
+
+    def _rows_in_use(self, column: Column) -> Column:
+        """Return a column of the same rows, with copies of those in borrowed memory."""
+        row_bytes, segments, selection = column.row_bytes, column.segments, column.selection
         if selection is not None and not any(has_place(storage) for storage, *_ in segments):
             used, selection = np.unique(selection, return_inverse=True)
-            memory = _gather(Column(column.row_bytes, segments), used)
-            return PackedColumn(column.row_bytes, (self._memory(memory, column.row_bytes),), selection)
-        return PackedColumn(
-            column.row_bytes, tuple(self._segment(segment, column.row_bytes) for segment in segments), selection
-        )
+            rows = _gather(Column(row_bytes, segments), used)
+            return Column(row_bytes, [(self._copy(rows), 0, len(rows), row_bytes)]).select(selection)
+        made = Column(row_bytes, [self._segment_in_use(segment, row_bytes) for segment in segments])
+        return made if selection is None else made.select(selection)
 
-    def _segment(self, segment: Segment, row_bytes: int) -> tuple[int, int, int, int]:
+    def _segment_in_use(self, segment: Segment, row_bytes: int) -> Segment:
         storage, offset, rows, stride = segment
         if has_place(storage):
-            return self.file(storage), offset, rows, stride
+            return segment
         if stride == 0:  # one row that is repeated
-            number, *_ = self._memory(
-                _gather(Column(row_bytes, [segment]), np.zeros(min(rows, 1), np.int64)), row_bytes
-            )
-            return number, 0, rows, 0
+            return self._copy(_gather(Column(row_bytes, [segment]), range(min(rows, 1)))), 0, rows, 0
         if stride < row_bytes:  # rows that overlap
             span = stride * (rows - 1) + row_bytes
-            number, *_ = self._memory(_gather(Column(span, [(storage, offset, 1, span)]), np.zeros(1, np.int64)), span)
-            return number, 0, rows, stride
-        return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
+            return self._copy(_gather(Column(span, [(storage, offset, 1, span)]), [0])), 0, rows, stride
+        return self._copy(_gather(Column(row_bytes, [segment]), np.arange(rows))), 0, rows, row_bytes
 
-    def file(self, storage: Storage) -> int:
-        """Return the number of a file, or of memory that other processes can find."""
-        self._shared += [storage.cache, storage.files]
-        place = place_of(storage)
-        if place not in self._numbers:
-            self._numbers[place] = len(self.packed)
-            self.packed.append(place)
-        return self._numbers[place]
+    def _items_in_use(self, column: Ragged) -> Ragged:
+        """Return a column of the same rows, with copies of the items in borrowed memory."""
+        item_bytes, planes, selection = column.item_bytes, column.planes, column.selection
+        if any(has_place(storage) for storage in column.storages):
+            made = Ragged(item_bytes, planes, [self._run_in_use(segment, column) for segment in column.segments])
+            return made if selection is None else made.select(selection)
+        used, whole = np.arange(column.rows), column
+        if selection is not None:
+            used, selection = np.unique(selection, return_inverse=True)
+            whole = Ragged(item_bytes, planes, column.segments)
+        offsets = np.concatenate([[0], np.cumsum(whole.lengths(used))]).astype(np.int64)
+        items = int(offsets[-1])
+        values = np.empty(items * planes * item_bytes, dtype=np.uint8)
+        if values.nbytes:
+            whole.gather(used, values.ctypes.data, values.nbytes)
+        placed = (self._copy(offsets.view(np.uint8)), 0, self._copy(values), 0, len(used), items, items * item_bytes)
+        made = Ragged(item_bytes, planes, [placed])
+        return made if selection is None else made.select(selection)
 
-    def memory(self, data: NDArray[np.uint8]) -> int:
-        """Return the number of a storage that is sent as bytes."""
-        self.packed.append(data)
-        return len(self.packed) - 1
+    def _run_in_use(self, segment: Any, column: Ragged) -> Any:
+        offsets, offsets_at, values, values_at, rows, items, stride = segment
+        offsets, offsets_at = self._stretch_in_use(offsets, offsets_at, (rows + 1) * 8)
+        if isinstance(values, Storage):
+            span = items * column.item_bytes + (column.planes - 1) * stride if items else 0
+            values, values_at = self._stretch_in_use(values, values_at, span)
+        return offsets, offsets_at, values, values_at, rows, items, stride
 
-    def grid(self, grid: TileGrid) -> PackedGrid:
-        """Return a tiled array with whole storages, which it refers to by number."""
-        return pack_grid(grid, self._whole)
-
-    def _whole(self, storage: Storage) -> int:
+    def _stretch_in_use(self, storage: Storage, at: int, nbytes: int) -> tuple[Storage, int]:
+        """Return a storage with these bytes, and where in it they begin; of borrowed memory only they are sent."""
         if has_place(storage):
-            return self.file(storage)
-        if storage not in self._memories:
-            one = Column(storage.nbytes, [(storage, 0, 1, 0)])
-            self._memories[storage], *_ = self._memory(_gather(one, np.zeros(1, np.int64)), storage.nbytes)
-        return self._memories[storage]
-
-    def _memory(self, rows: NDArray[np.uint8], row_bytes: int) -> tuple[int, int, int, int]:
-        return self.memory(rows), 0, len(rows), row_bytes
+            return storage, at
+        return self._copy(_gather(Column(nbytes, [(storage, at, 1, nbytes)]), [0])), 0
 
 
-def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _gather(column: Column, rows: Any) -> NDArray[np.uint8]:
     out = np.empty((len(rows), column.row_bytes), dtype=np.uint8)
     if out.nbytes:
         column.gather(rows, out.ctypes.data, out.nbytes)
     return out
-
-
-def _unpack(packed: Packed, storages: Sequence[Storage], events: EventsUnpacker) -> Any:
-    if isinstance(packed, PackedColumn):
-        return _unpack_column(packed, storages)
-    if isinstance(packed, PackedRagged):
-        return unpack_ragged(packed, storages)
-    if isinstance(packed, PackedSlices):
-        return unpack_slices(packed, _unpack(packed.frames, storages, events))
-    if isinstance(packed, PackedCounts | PackedItems):
-        return unpack_events(packed, events)
-    if isinstance(packed, PackedTiles):
-        tiles = Tiles([_unpack_part(part, storages) for part in packed.parts])
-        return tiles if packed.selection is None else tiles.select(packed.selection)
-    windows = Windows(_unpack(packed.frames, storages, events), list(packed.steps), list(packed.runs))
-    return windows if packed.selection is None else windows.select(packed.selection)
-
-
-def _unpack_part(packed: PackedGrid | PackedColumn, storages: Sequence[Storage]) -> TileGrid | Column:
-    if isinstance(packed, PackedColumn):
-        return _unpack_column(packed, storages)
-    return unpack_grid(packed, storages)
-
-
-def _unpack_column(packed: PackedColumn, storages: Sequence[Storage]) -> Column:
-    column = Column(
-        packed.row_bytes, [(storages[number], offset, rows, stride) for number, offset, rows, stride in packed.segments]
-    )
-    return column if packed.selection is None else column.select(packed.selection)

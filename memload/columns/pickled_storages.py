@@ -1,4 +1,4 @@
-"""Pickle storages for other processes: by path, by the locator of shared memory, or as bytes; and tiled arrays.
+"""Pickle storages for other processes: by path, by the locator of shared memory, or as bytes.
 
 Rows that were loaded into RAM unchanged from a file are sent as the file, which the receiver maps, so that not each
 process has a copy. The receiver attaches to shared memory. A cache is sent as its budget and starts empty.
@@ -6,14 +6,14 @@ process has a copy. The receiver attaches to shared memory. A cache is sent as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Chain, OpenFiles, RowCache, Storage, TileGrid
+from memload._core import OpenFiles, RowCache, Storage
 from memload.errors import FormatError
 from memload.memory.arenas import attach
 
@@ -106,8 +106,10 @@ def has_place(storage: Storage) -> bool:
     return storage.mapped or bool(storage.locator) or (storage.is_image and bool(storage.name))
 
 
-def place_of(storage: Storage) -> PackedFile | PackedShared | PackedMirror:
-    """Return the path or locator by which another process finds the storage."""
+def place_of(
+    storage: Storage, number: Callable[[RowCache | OpenFiles], int]
+) -> PackedFile | PackedShared | PackedMirror:
+    """Return the path or locator by which another process finds the storage; `number` numbers what storages share."""
     if storage.origin is not None and storage.mirror_number is not None:
         return PackedMirror(storage.origin.address, storage.mirror_number, storage.nbytes)
     if storage.locator:
@@ -123,8 +125,8 @@ def place_of(storage: Storage) -> PackedFile | PackedShared | PackedMirror:
         storage.past_cache,
         storage.tier,
         storage.reason,
-        None if cache is None else PackedCache(id(cache), cache.budget, cache.shrinks),
-        None if files is None else PackedTable(id(files), files.limit),
+        None if cache is None else PackedCache(number(cache), cache.budget, cache.shrinks),
+        None if files is None else PackedTable(number(files), files.limit),
     )
 
 
@@ -162,52 +164,4 @@ def _attached(packed: PackedShared) -> Storage:
     locator = f"{arena.locator} {packed.arena_nbytes} {packed.at}"
     return Storage.image(
         arena.owner, arena.address + packed.at, packed.nbytes, packed.name, "ram", packed.reason, locator
-    )
-
-
-@dataclass(frozen=True)
-class PackedGrid:
-    """A tiled array that refers to storages by position, with its codec chain as filters."""
-
-    rows: int
-    item_bytes: int
-    row_shape: tuple[int, ...]
-    tile_shape: tuple[int, ...]
-    storages: tuple[int, ...]
-    table: NDArray[np.int64]
-    filters: tuple[tuple[str, int, int], ...] | None
-    fill: bytes
-    cut: bool
-    order: tuple[int, ...]
-
-
-def pack_grid(grid: TileGrid, number: Callable[[Storage], int]) -> PackedGrid:
-    """Return the array in a form that can be pickled; `number` gives each storage its position."""
-    return PackedGrid(
-        grid.rows,
-        grid.item_bytes,
-        tuple(grid.row_shape),
-        tuple(grid.tile_shape),
-        tuple(map(number, grid.storages)),
-        grid.table,
-        None if grid.chain is None else tuple(grid.chain.filters),
-        grid.fill,
-        grid.cut,
-        tuple(grid.order),
-    )
-
-
-def unpack_grid(packed: PackedGrid, storages: Sequence[Storage]) -> TileGrid:
-    """Return the array on these storages."""
-    return TileGrid(
-        packed.rows,
-        packed.item_bytes,
-        packed.row_shape,
-        packed.tile_shape,
-        [storages[number] for number in packed.storages],
-        packed.table,
-        None if packed.filters is None else Chain(packed.filters),
-        packed.fill,
-        packed.cut,
-        packed.order,
     )

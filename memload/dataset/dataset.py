@@ -391,7 +391,7 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
     def _fetcher(self) -> BatchFetcher:
         fetcher = BatchFetcher
         if any(field.resident for field in self.fields.values()):
-            from memload.device.resident_batches import ResidentFetcher as fetcher  # noqa: N813 - either is made in the same way
+            from memload.device.resident_fetcher import ResidentFetcher as fetcher  # noqa: N813 - either is made in the same way
 
         return fetcher(self._specification, tensors=self.layout == "only", tag=TAG if self.names else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from memload.dataset.dataset import Dataset
@@ -10,6 +11,7 @@ from memload.formats.matlab import read_matlab
 from memload.formats.members import Key
 from memload.formats.paths import PathLike, no_file
 from memload.formats.ragged_arrays import field_of
+from memload.formats.row_digests import digest_of_rows
 
 
 def open_matlab(
@@ -18,7 +20,8 @@ def open_matlab(
     """Return variables of a MATLAB file (up to version 7) as a dataset in memory; scipy reads them once, whole.
 
     Such files are stored column by column, and mostly compressed, so no row can be read in place: write the dataset by
-    `memload.write`, and open that from then on. Files of version 7.3 are HDF5, which `memload.open` reads in place.
+    `memload.write`, and open that from then on. A write that was interrupted goes on if the same variables are read
+    again. Files of version 7.3 are HDF5, which `memload.open` reads in place.
 
     Vectors are rows of single numbers, and other arrays have their shape with the axis of the rows in front. Classes
     are those of MATLAB: double is float64, also of whole numbers, which files store in fewer bytes; logical is bool.
@@ -51,4 +54,5 @@ def open_matlab(
     place = Path(path)
     if not place.is_file():
         raise no_file(place)
-    return Dataset({name: field_of(name, values) for name, values in read_matlab(place, key, field, axis).items()})
+    found = {name: field_of(name, values) for name, values in read_matlab(place, key, field, axis).items()}
+    return Dataset({name: replace(one, digest=digest_of_rows(one)) for name, one in found.items()})

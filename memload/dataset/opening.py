@@ -186,10 +186,12 @@ def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Da
         return first.concat(*others) if others else first
     except ValueError as error:
         listed = ", ".join(f"{number}: {place}" for number, place in enumerate(places[:_MOST_LISTED]))
-        raise ValueError(f"these are no one dataset: {error} ({listed})") from None
+        remedy = _STATED_SCALES if any(hasattr(one, "scale") for part in parts for one in part.fields.values()) else ""
+        raise ValueError(f"these are no one dataset: {error} ({listed}){remedy}") from None
 
 
 _MOST_LISTED = 100
+_STATED_SCALES = '; where the files state different scales, write one after the other with cast="float32", append=True'
 
 
 def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Dataset:

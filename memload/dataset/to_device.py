@@ -33,9 +33,10 @@ def to_device(
     if many rows or windows contain it, and frames that belong to no row are left out.
 
     With ``bytes=``, a dataset may be larger than the GPU's memory: it keeps so many bytes of rows, and the others stay
-    in pinned RAM. One kernel gathers a batch from both, reading the rows in RAM across the bus, one batch ahead of the
-    loop. With several devices, each row lies on one of them, and any of them gathers from all. So it is with ``group=``
-    for the processes of a machine, of which each has a GPU, as under torchrun.
+    in pinned RAM. One kernel gathers a batch from both, one batch ahead of the loop. It reads the rows in RAM across
+    the bus, or the copy engine brings them, whichever the first batches of a pass find faster. With several devices,
+    each row lies on one of them, and any of them gathers from all. So it is with ``group=`` for the processes of a
+    machine, of which each has a GPU, as under torchrun.
 
     Args:
         ds: a dataset in files or arrays. Join datasets before the call: copies on a device cannot be joined.

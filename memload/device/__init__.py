@@ -9,8 +9,10 @@ Destinations: `destinations` offers them to a pass. `destination_buffers` gather
 there, `shared_frames` sends windows as frames, `placing` copies whole batches, `device_batches` casts and delivers
 them, and `static_buffers` keeps addresses.
 Resident data: `loading` loads the stored `frames` into a table, whose rows are `resident` fields; `pinned_memory` is
-such a table in RAM. `resident_batches` gathers batches from it. `split_tier` keeps rows in several memories, chosen by
-`shares`; `group_loading` does so for processes of a machine, by `node_memory` and `node_sharing`.
+such a table in RAM. `batch_maker` makes a batch by one native call, and `resident_batches` those of a pass.
+`split_tier` keeps rows in several memories, chosen by `shares`; `split_transfer` lets the kernel read those in RAM or
+has them copied by `copied_rows`, as `transfer_choice` finds faster. `group_loading` splits rows over processes of a
+machine, by `node_memory` and `node_sharing`.
 Kernels: `cuda_module` is memload's own module, and `kernels` calls it. `casting` and `gathering` use it for tensors, or
 torch operations without it; `cast_stim` casts pixels.
 Offloaded modules: `offload` moves a frozen module to a device and back, its `weights` whole or `layerwise`.

@@ -10,7 +10,7 @@ import torch
 from memload.casts.native import ImageJob, cast_tensor
 from memload.casts.rule import Cast, as_cast
 from memload.device.cast_stim import cast_pixels, check_out
-from memload.device.kernels import augment_images, cast_rows, has_kernel, kernels_serve
+from memload.device.kernels import augment_images, cast_all, has_kernel, kernels_serve
 from memload.dtypes import DTypeLike
 
 
@@ -55,7 +55,7 @@ def _cast_on_cuda(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: 
     rule.row_shape(x.shape)
     stored = out if out is None or rule.layout is None else out.movedim(-3, -1)  # in the order of the result's memory
     made = stored if stored is not None and stored.is_contiguous() else torch.empty_like(x, dtype=rule.dtype)
-    cast_rows(x, made, rule, row_shape)
+    cast_all(x, made, rule, row_shape)
     if made is stored and out is not None:
         return out
     return made if rule.layout is None else made.movedim(-1, -3)

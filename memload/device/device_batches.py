@@ -19,7 +19,7 @@ from memload.device.casting import cast_on_device
 from memload.device.destination_buffers import OnDevice
 from memload.device.placing import Placer
 from memload.engine.cast_batches import Casting, cast_batch
-from memload.engine.gatherer import BatchResult, Gatherer
+from memload.engine.gatherer import AroundGatherer, BatchResult, Gatherer
 from memload.engine.iterators import AroundBatches
 from memload.engine.transforms.seeding import PassSeed
 from memload.engine.transforms.transform_pipeline import transformed_here, with_calls_here
@@ -56,7 +56,7 @@ class Casts:
         return cast_batch(batch, self.casts, self.names, self.grouped, _CastingThere(seed, rows, batched=self.batched))
 
 
-class DeviceBatches(Gatherer):
+class DeviceBatches(AroundGatherer):
     """A `Gatherer` around another one, which delivers its batches on the device.
 
     While the loop works on a batch, the next one is cast, if it is gathered by then. It is transformed when the loop
@@ -71,8 +71,7 @@ class DeviceBatches(Gatherer):
     """
 
     def __init__(self, gatherer: Gatherer, placer: Placer, casts: Casts, transform: Transform | None) -> None:
-        self.gatherer = gatherer
-        self.rows, self.depth = gatherer.rows, gatherer.depth
+        super().__init__(gatherer)
         self._placer, self._casts, self._transform = placer, casts, transform
         self._prepared: deque[BatchResult] = deque()  # each with an `OnDevice`, or an error
         self._called = 0.0  # seconds that the function took
@@ -81,18 +80,6 @@ class DeviceBatches(Gatherer):
         """Begin the pass."""
         self._seed = seed
         self.gatherer.begin(seed)
-
-    def extend(self, rows: Indices) -> None:
-        """Append rows to the plan; batches are cut from them in order."""
-        self.gatherer.extend(rows)
-
-    def push(self, rows: Indices) -> None:
-        """Append the rows of one batch to the plan."""
-        self.gatherer.push(rows)
-
-    def finish(self) -> None:
-        """Mark the end of the plan."""
-        self.gatherer.finish()
 
     def next(self, timeout: float) -> Any:
         """Return the next batch as a `BatchResult`; None at the end."""
@@ -113,10 +100,6 @@ class DeviceBatches(Gatherer):
         result = self._transformed(self._placer.hand_over(batch, loop, memory))
         self._prepare_another()
         return result
-
-    def check_files(self) -> None:
-        """Raise if a file of the pass was cut since it was opened."""
-        self.gatherer.check_files()
 
     def cancel(self) -> _core.PlanQueue:
         """Stop gathering, and return the plan of the batches that were not delivered, with the prepared one."""

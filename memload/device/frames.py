@@ -6,6 +6,7 @@ frame is copied to a GPU once; rows stay arithmetic.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,7 +57,7 @@ class FrameIndex:
         """
         return self._stored(self.begin(rows))
 
-    @property
+    @functools.cached_property
     def identity(self) -> tuple[object, ...]:
         """A value that is equal for two indices only if they lead to the same numbers; valid while they live."""
         begins = "all" if isinstance(self.begins, range) else id(self.begins)
@@ -77,7 +78,8 @@ class FrameIndex:
 
     def begin(self, rows: Numbers) -> Numbers:
         """Return the frames at which these rows begin. Raises IndexError as `numbers` does."""
-        bad = (rows < 0) | (rows >= self.rows)
+        rows = rows.astype(np.int64, casting="same_kind", copy=False)  # of any integers, as fields in files take them
+        bad = rows.view(np.uint64) >= self.rows  # as which negative numbers are large
         if bad.any():
             raise IndexError(f"row {rows[bad.argmax()]} is not one of the {self.rows} rows")
         return self._begin(rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -14,7 +15,7 @@ from memload.casts.rule import Cast, as_cast
 from memload.device.cast_stim import check_out
 from memload.device.casting import cast_on_device
 from memload.device.cuda_module import cuda_module
-from memload.device.kernels import cast_rows, copies_rows, has_kernel, kernels_serve
+from memload.device.kernels import OwnerCache, RowKernel, copies_rows, has_kernel, kernels_serve
 from memload.device.split_rows import Stored, parts_of, viewed
 from memload.dtypes import DTypeLike
 
@@ -61,9 +62,7 @@ def expand_windows(
     begins: torch.Tensor,
     steps: torch.Tensor,
     rule: Cast | DTypeLike | None = None,
-    out: torch.Tensor | None = None,
     *,
-    device: torch.device | None = None,
     beside: bool = False,
 ) -> torch.Tensor:
     """Return windows of frames: ``rule.apply(frames[begins[:, None] + steps])``, by one kernel.
@@ -76,8 +75,6 @@ def expand_windows(
         steps: int64 (T,): the frames of a window, counted from there; ``-torch.arange(32)`` for 32 lags.
         rule: what becomes of the windows, whose rows have the shape (T, *shape), a `Cast` or a dtype; None: they are
             copied.
-        out: where to put the result, (windows, T, *shape): contiguous.
-        device: where the result is to be; None: where ``frames`` or ``begins`` lie.
         beside: as of `gather_rows`.
 
     Raises:
@@ -91,7 +88,7 @@ def expand_windows(
     cast = None if rule is None else as_cast(rule)
     if cast is not None and cast.places:
         raise ValueError("windows are not cropped, flipped or laid out while they are built: cast them later")
-    return _gathered(frames, begins, steps, cast, out, None, device, beside)
+    return _gathered(frames, begins, steps, cast, None, None, None, beside)
 
 
 @functools.lru_cache(maxsize=256)
@@ -112,23 +109,77 @@ def _gathered(
 ) -> torch.Tensor:
     _check_numbers(stored, numbers, steps)
     device = device or (stored.device if stored.device.type == "cuda" else numbers.device)
-    shape = (len(numbers), *(() if steps is None else (len(steps),)), *stored.shape[1:])
-    served = kernels_serve(device) and _readable(*parts_of(stored), numbers, steps)
-    if not served or (rule is None and not copies_rows(stored)):
+    served = kernels_serve(device) and _readable(numbers, steps)
+    way = _way_of(stored, rule, None if steps is None else len(steps), device) if served else None
+    if way is None or (way.kernel is None and rule is None):
         return _by_torch(stored, numbers, steps, rule, out, seeds, device)
-    if rule is not None and not _fused(rule, stored, steps):
+    if way.kernel is None:
+        assert rule is not None
         made = _gathered(stored, numbers, steps, None, None, None, device, beside)
         return cast_on_device(made, rule, out, seeds)
-    if rule is not None:
-        rule.row_shape(shape[1:])
-    dtype = stored.dtype if rule is None else rule.dtype
+    shape, dtype = (len(numbers), *way.shape), stored.dtype if rule is None else rule.dtype
     made = torch.empty(shape, dtype=dtype, device=device) if out is None else _checked(out, shape, dtype, device)
     if made.numel():
         along = (0, 1) if steps is None else (_address(steps, device), len(steps))
-        choice = (_address(numbers, device), *along)
-        addresses = [_address(part, device) for part in parts_of(stored)]
-        cast_rows(stored, made, rule, stored.shape[1:], addresses=addresses, choice=choice, beside=beside)
+        rows = len(numbers) * along[1]
+        way.kernel.launch(made, rows, (_address(numbers, device), *along), beside=beside)
     return made
+
+
+def kernel_for(stored: Stored, rule: Cast | None, steps: int | None, device: torch.device) -> RowKernel | None:
+    """Return the one kernel that gathers rows and casts them; None: it takes several, or torch operations.
+
+    Args:
+        stored, rule: as of `gather_rows`.
+        steps: the number of frames of a window; None: rows are no windows.
+        device: the device that gathers them.
+    """
+    way = _way_of(stored, rule, steps, device) if kernels_serve(device) else None
+    return None if way is None else way.kernel
+
+
+class _Way(NamedTuple):
+    """How rows are gathered.
+
+    Attributes:
+        shape: the shape of a gathered row, before a cast that is not part of the gather.
+        kernel: the kernel; None: there is none for the rule, or none that copies such rows.
+    """
+
+    shape: tuple[int, ...]
+    kernel: RowKernel | None
+
+
+def _way_of(stored: Stored, rule: Cast | None, steps: int | None, device: torch.device) -> _Way | None:
+    """Return how rows are gathered, which is worked out once; None: a kernel cannot read them.
+
+    That they cannot be read is asked each time, since memory may be pinned later.
+    """
+    key = (steps, device, *(part.data_ptr() for part in parts_of(stored)))
+    by_rule: OwnerCache = _WAYS.of(stored, key, OwnerCache)
+    return by_rule.of(_COPIED if rule is None else rule, None, lambda: _found_way(stored, rule, steps, device))
+
+
+_WAYS = OwnerCache()
+
+
+class _Copied:
+    """Stands for a rule where rows are copied."""
+
+
+_COPIED = _Copied()
+
+
+def _found_way(stored: Stored, rule: Cast | None, steps: int | None, device: torch.device) -> _Way | None:
+    parts, frame = parts_of(stored), tuple(stored.shape[1:])
+    if not _readable(*parts):
+        return None
+    shape = frame if steps is None else (steps, *frame)
+    if not (copies_rows(stored) if rule is None else _fused(rule, stored, steps)):
+        return _Way(shape, None)
+    if rule is not None:
+        rule.row_shape(shape)  # raises what is wrong with it
+    return _Way(shape, RowKernel.of(stored, rule, frame, [_address(part, device) for part in parts], device))
 
 
 def _check_numbers(stored: Stored, numbers: torch.Tensor, steps: torch.Tensor | None) -> None:
@@ -154,7 +205,7 @@ def _readable(*tensors: torch.Tensor | None) -> bool:
     )
 
 
-def _fused(rule: Cast, stored: Stored, steps: torch.Tensor | None) -> bool:
+def _fused(rule: Cast, stored: Stored, steps: int | None) -> bool:
     """Return whether one kernel gathers and casts: channels are within a stored row, and elements keep their order."""
     within = not rule.channel_count or rule.channels is None or -rule.channels < stored.ndim
     in_order = rule.layout is None and rule.augment is None and (steps is None or stored.numel() > 0)

@@ -96,6 +96,12 @@ class Interface(HostMemory, Protocol):
     def record(self, stream: Any) -> Any:
         """Return an event that occurs after everything that is queued in the stream now."""
 
+    def timestamp(self, stream: Any) -> Any:
+        """Return an event like that of `record` that keeps the time at which it occurs, for `seconds_between` alone."""
+
+    def seconds_between(self, first: Any, second: Any) -> float | None:
+        """Return the seconds from one timestamp to another; None: they have not both occurred. It does not wait."""
+
     def wait(self, stream: Any, event: Any) -> None:
         """Make everything queued in a stream from now on run after an event."""
 

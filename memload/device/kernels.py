@@ -6,7 +6,8 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -40,14 +41,14 @@ class OwnerCache:
         self._found: dict[int, tuple[weakref.ref[Any], dict[Hashable, Any]]] = {}
 
     def of(self, owner: Any, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of `make` at the first call with this object and an equal key."""
+        """Return the result of `make` at the first call with this object and an equal key; None is not kept."""
         ref, results = self._found.get(id(owner), (None, {}))
         if ref is None or ref() is not owner:
             ref, results = weakref.ref(owner, self._remover(id(owner))), {}
             self._found[id(owner)] = ref, results
-        if key not in results:
-            results[key] = make()
-        result: T = results[key]
+        if (found := results.get(key)) is None:
+            found = results[key] = make()
+        result: T = found
         return result
 
     def _remover(self, number: int) -> Callable[[weakref.ref[Any]], None]:
@@ -160,45 +161,85 @@ def _on_device(given: torch.Tensor, device: torch.device) -> torch.Tensor:
     return constants
 
 
-def cast_rows(
-    stored: Stored,
-    out: torch.Tensor,
-    rule: Cast | None,
-    row_shape: Sequence[int],
-    *,
-    addresses: Sequence[int] = (),
-    choice: tuple[int, int, int] = (0, 0, 1),
-    beside: bool = False,
-) -> None:
-    """Launch the kernel that gathers and casts rows, on the current stream of the device of `out`.
+@dataclass(frozen=True)
+class RowKernel:
+    """A kernel that gathers and casts rows out of some memories: all that is the same for each batch of them.
+
+    Attributes:
+        parts: the address at which the device reads each memory, and its rows.
+        length: elements of a row that is cast, bytes of one that is copied.
+        rule: the cast; None: rows are copied.
+    """
+
+    parts: Sequence[tuple[int, int]]
+    length: int
+    rule: KernelRule | None
+
+    @classmethod
+    def of(
+        cls, stored: Stored, rule: Cast | None, row_shape: Sequence[int], addresses: Sequence[int], device: torch.device
+    ) -> RowKernel:
+        """Return the kernel for stored rows and a rule, which counts its channels by the shape of a row.
+
+        Args:
+            stored: (rows, ...), contiguous, or in several parts.
+            rule: the cast; None: bytes are copied.
+            row_shape: the shape of a row of `stored`.
+            addresses: the addresses at which the device reads the parts of `stored`.
+            device: the device.
+        """
+        elements = math.prod(row_shape)
+        counts = [part.numel() // max(1, elements) for part in parts_of(stored)]
+        parts = [*zip(addresses, counts, strict=True)]
+        if rule is None:
+            return cls(parts, elements * stored.dtype.itemsize, None)
+        return cls(parts, elements, kernel_rule(rule, stored.dtype, row_shape, device))
+
+    @functools.cached_property
+    def native(self) -> Any:
+        """The kernel as `memload._cuda` launches it."""
+        return cuda_module().RowKernel(self.parts, self.length, self.rule)
+
+    def launch(self, out: torch.Tensor, rows: int, choice: Choice, *, beside: bool = False) -> None:
+        """Launch it on the current stream of the device of `out`.
+
+        Args:
+            out: (rows, *row), contiguous.
+            rows: the rows of the result.
+            choice: which stored rows they are.
+            beside: whether rows cross a bus, so that the kernel leaves most of the device to those of the loop.
+        """
+        launch_all([(self.native, out.data_ptr(), rows, choice, None, beside)], out.device)
+
+
+Choice: TypeAlias = tuple[int, int, int]
+"""The addresses of the row numbers and of the steps of windows, and the number of steps. An address of 0: there are
+none. Without row numbers all rows are cast, in their stored order."""
+
+Launch: TypeAlias = tuple[Any, int, int, Choice, tuple[int, int] | None, bool]
+"""`RowKernel.native`; the address and the rows of the result; the choice; the address and the rows of a memory that
+stands for the last of the kernel's parts, or None; and `beside`."""
+
+
+def launch_all(launches: Sequence[Launch], device: torch.device) -> None:
+    """Launch kernels on the current stream of a device by one native call, since each call costs time of its own."""
+    cuda_module().launch_rows(launches, device.index, torch.cuda.current_stream(device).cuda_stream)
+
+
+def cast_all(stored: torch.Tensor, out: torch.Tensor, rule: Cast, row_shape: Sequence[int]) -> None:
+    """Launch the kernel that casts all of some rows, on the current stream of their device.
 
     Args:
-        stored: (rows, ...), contiguous, or in several parts.
-        out: (rows of the result, *row), contiguous.
-        rule: the cast; None: bytes are copied.
+        stored: (rows, ...), contiguous.
+        out: of the same shape, contiguous.
+        rule: the cast.
         row_shape: the shape of a row of `stored`, by which the rule counts its channels.
-        addresses: the addresses at which the device reads the parts of `stored`; empty: their own.
-        choice: the addresses of the row numbers and of the steps of windows, and the number of steps; 0: none. Without
-            row numbers all rows are cast, in their stored order.
-        beside: whether rows cross a bus, so that the kernel leaves most of the device to those of the loop.
     """
-    elements = math.prod(row_shape)
-    rows = out.numel() // max(1, elements)
-    sources = addresses or [part.data_ptr() for part in parts_of(stored)]
-    where = (out.device.index, torch.cuda.current_stream(out.device).cuda_stream)
-    if rule is None:
-        nbytes = elements * stored.dtype.itemsize
-        counts = [len(part) for part in parts_of(stored)]
-        cuda_module().copy_rows(
-            [*zip(sources, counts, strict=True)], out.data_ptr(), rows, nbytes, choice, *where, beside
-        )
-        return
-    known = kernel_rule(rule, stored.dtype, row_shape, out.device)
-    if not choice[0] and out.numel() < _MOST_ELEMENTS:
-        rows, elements = 1, out.numel()  # all rows as one with repeated channels: short rows leave warps idle
-    counts = [part.numel() // max(1, elements) for part in parts_of(stored)]
-    parts = [*zip(sources, counts, strict=True)]
-    cuda_module().cast_rows(parts, out.data_ptr(), rows, elements, known, choice, *where, beside)
+    kernel = RowKernel.of(stored, rule, row_shape, [stored.data_ptr()], out.device)
+    rows = out.numel() // max(1, kernel.length)
+    if out.numel() < _MOST_ELEMENTS:  # all rows as one with repeated channels: short rows leave warps idle
+        kernel, rows = replace(kernel, parts=[(stored.data_ptr(), 1)], length=out.numel()), 1
+    kernel.launch(out, rows, (0, 0, 1))
 
 
 def augment_images(x: torch.Tensor, out: torch.Tensor, rule: Cast, job: ImageJob) -> None:

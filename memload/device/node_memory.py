@@ -210,11 +210,6 @@ class SharedFile:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)
         return False
 
-    def wait_for_readers(self) -> None:
-        """Wait until no other process says that it reads."""
-        fcntl.lockf(self._fd, fcntl.LOCK_EX)
-        fcntl.lockf(self._fd, fcntl.LOCK_UN)
-
     def close(self) -> None:
         """Close the descriptor; what is mapped stays."""
         fd, self._fd = self._fd, -1

@@ -43,9 +43,11 @@ class Reads:
         if device.type != "cuda":
             return
         stream = torch.cuda.current_stream(device)
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record(stream)
-        self._last[stream.device_index, stream.cuda_stream] = event
+        key = stream.device_index, stream.cuda_stream
+        event = self._last.get(key)
+        if event is None:
+            event = self._last[key] = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(stream)  # again: all that the stream did before is done when this is
 
     def wait(self) -> None:
         """Wait until all that was noted is done."""

@@ -85,7 +85,7 @@ class Placer:
         return batch
 
     def _memory_of(self, batch: Any) -> list[torch.Tensor]:
-        every = _one_of_each_memory(_plain_members(batch) or all_tensors_of(batch))
+        every = _one_of_each_memory(plain_members(batch) or all_tensors_of(batch))
         return [tensor for tensor in every if self.interface.is_there(tensor)]
 
     @contextlib.contextmanager
@@ -190,7 +190,7 @@ def _places(flat: Sequence[torch.Tensor]) -> tuple[list[int], int]:
     return places, end
 
 
-def _plain_members(batch: Any) -> list[torch.Tensor]:
+def plain_members(batch: Any) -> list[torch.Tensor]:
     """Return the tensors of a plain dict, list or tuple of tensors; none of other batches, which take a longer look."""
     members = list(batch.values()) if type(batch) is dict else batch if type(batch) in (list, tuple) else ()
     return list(members) if all(type(member) is torch.Tensor for member in members) else []

@@ -6,9 +6,10 @@ row numbers -> numbers of frames, to the device -> one kernel: gather + cast, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -22,9 +23,6 @@ from memload.device.frames import FrameIndex, Numbers
 from memload.device.gathering import expand_windows, gather_rows, steps_on
 from memload.device.row_numbers import RowNumbers
 from memload.device.split_rows import Stored, parts_of, viewed
-from memload.engine.cast_batches import Casting
-from memload.engine.gather_spec import GatherSpec
-from memload.engine.transforms.seeding import PassSeed
 
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
@@ -44,10 +42,19 @@ class ResidentColumn:
     storages: Sequence[Any] = ()
     """Files and arrays that rows are read from; a resident column has none."""
 
+    _views: dict[Any, Stored] = field(default_factory=dict, init=False, repr=False)  # of the table, by dtype and shape
+
+    may_end: ClassVar[bool] = False
+    """Whether rows may be gone in the process that has them, so that `check_here` is asked for each batch."""
+
     @property
     def is_far(self) -> bool:
         """Whether rows lie outside of the memory of the device that gathers them."""
         return False
+
+    def crosses_bus(self, numbers: RowNumbers) -> bool:  # noqa: ARG002 - of rows that are copied meanwhile
+        """Whether the kernel that gathers rows by these numbers reads some across a bus."""
+        return self.is_far
 
     @property
     def rows(self) -> int:
@@ -104,33 +111,49 @@ class ResidentColumn:
             numbers: their numbers on the device; None: they are copied there.
         """
         self.check_here()
-        frame_bytes = self.table.shape[1]
         if not len(rows) or not self.row_bytes:
             return torch.empty((len(rows), self.row_bytes), dtype=torch.uint8, device=self.table.device)
-        word = next(word for word in _WORDS if frame_bytes % word.itemsize == 0)
-        found = self.by_kernel(viewed(self.table, word), self.numbers_of(rows, numbers), None)
+        numbers = numbers or self.numbers_of(rows)
+        found = self.by_kernel(self.stored_as(self.word, None, numbers), numbers, None)
         self.was_read()
         return found.view(torch.uint8).view(len(rows), self.row_bytes)
 
-    def numbers_of(self, rows: NDArray[np.int64], numbers: RowNumbers | None) -> torch.Tensor:
-        """Return the numbers on the device by which these rows are gathered, out of those that are there."""
-        return (numbers or RowNumbers([self.index], rows, self.table.device)).of(self.index)
+    def frames_as(self, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> Stored:
+        """Return the table as frames of a dtype; of a shape, if one is given. It is made once."""
+        found = self._views.get((dtype, shape))
+        if found is None:
+            found = self._views[dtype, shape] = viewed(self.table, dtype, shape)
+        return found
+
+    @functools.cached_property
+    def word(self) -> torch.dtype:
+        """The widest dtype of which a frame has a whole number."""
+        return next(word for word in _WORDS if self.table.shape[1] % word.itemsize == 0)
+
+    def stored_as(self, dtype: torch.dtype, shape: tuple[int, ...] | None, numbers: RowNumbers) -> Stored:  # noqa: ARG002
+        """Return the frames to which the numbers of a batch refer, of a dtype; of a shape, if one is given."""
+        return self.frames_as(dtype, shape)
+
+    def numbers_of(self, rows: NDArray[np.int64]) -> RowNumbers:
+        """Return the numbers of rows on the device."""
+        return RowNumbers([self.index], rows, self.table.device)
 
     def by_kernel(
-        self, stored: Stored, numbers: torch.Tensor, cast: Cast | None, seeds: Sequence[int] | None = None
+        self, stored: Stored, numbers: RowNumbers, cast: Cast | None, seeds: Sequence[int] | None = None
     ) -> torch.Tensor:
         """Return rows by the kernel that gathers them, if there is one: (rows, *shape), or frames one after the other.
 
         Args:
-            stored: the table as frames of a dtype and shape.
-            numbers: what `numbers_of` gives.
+            stored: what `stored_as` gives for these numbers.
+            numbers: the numbers of the rows.
             cast: the cast of rows; None: they are copied.
             seeds: for a random cast, one seed for each row.
         """
+        chosen = numbers.of_column(self)
         if self.index.by_windows:
             steps = steps_on(self.index.steps or (), self.table.device)
-            return expand_windows(stored, numbers, steps, cast, beside=self.is_far)
-        return gather_rows(stored, numbers, cast, seeds=seeds, beside=self.is_far)
+            return expand_windows(stored, chosen, steps, cast, beside=self.crosses_bus(numbers))
+        return gather_rows(stored, chosen, cast, seeds=seeds, beside=self.crosses_bus(numbers))
 
     def was_read(self) -> None:
         """Keep the table's memory until the device's current stream has finished the work queued now."""
@@ -170,6 +193,11 @@ class ResidentField(Field):
     def device(self) -> torch.device:
         """The device of the rows."""
         return self.column.table.device
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """The shape of a stored frame: that of a row, or of a row without the axis of a window."""
+        return self.shape if self.column.index.steps is None else self.shape[1:]
 
     def gather(self, rows: NDArray[np.int64], numbers: RowNumbers | None = None) -> torch.Tensor:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows, on their device."""
@@ -226,55 +254,17 @@ def rows_on_device(
         IndexError: a row number is out of range.
     """
     field.column.check_here()
-    if cast is None or not _casts_by_one_kernel(field, rows, cast):
+    if cast is None or not len(rows) or not casts_by_one_kernel(field, cast):
         made = field.gather(rows, numbers)
         return made if cast is None else cast_on_device(made, cast, seeds=seeds)
-    column, frame = field.column, field.shape if field.column.index.steps is None else field.shape[1:]
-    stored = viewed(column.table, field.dtype, frame)
-    made = column.by_kernel(stored, column.numbers_of(rows, numbers), cast, seeds)
+    column, numbers = field.column, numbers or field.column.numbers_of(rows)
+    made = column.by_kernel(column.stored_as(field.dtype, field.frame_shape, numbers), numbers, cast, seeds)
     column.was_read()
     return made
 
 
-def _casts_by_one_kernel(field: ResidentField, rows: Numbers, cast: Cast) -> bool:
+def casts_by_one_kernel(field: ResidentField, cast: Cast) -> bool:
     """Return whether rows are gathered and cast at once, rather than one after the other."""
     index = field.column.index
     whole = index.steps is None or (index.by_windows and not cast.places)
-    return type(cast) is Cast and field.dtype in _FUSED and whole and len(rows) > 0 and field.row_bytes > 0
-
-
-def batch_maker(source: GatherSpec) -> Callable[..., Any]:
-    """Return the function that makes the batch of some rows, as default_collate would shape it.
-
-    Its second argument is the seed of the pass for random numbers; without it, the seed is drawn from torch's default
-    generator.
-    """
-    late = source.late_casts or {}
-    fields = [(field, (source.casts.get(key), late.get(key))) for key, field in source.fields.items()]
-    layout = source.layout
-    columns: list[Any] = [field.column for field, _ in fields]
-
-    def make(rows: NDArray[np.int64], seed: PassSeed | None = None) -> Any:
-        casting = Casting(seed, rows)
-        there = columns[0].table.device if columns else torch.device("cpu")
-        numbers = RowNumbers([column.index for column in columns], rows, there)
-        return layout.build(_made(field, rows, casts, casting, numbers) for field, casts in fields)
-
-    return make
-
-
-def _made(
-    field: Any,
-    rows: NDArray[np.int64],
-    casts: tuple[Cast | None, ...],
-    casting: Casting,
-    numbers: RowNumbers,
-) -> torch.Tensor:
-    """Return rows of a field after its casts; the first cast is part of the gather."""
-    wanted = [cast for cast in casts if cast is not None]
-    if not wanted:
-        return rows_on_device(field, rows, numbers=numbers)
-    x = rows_on_device(field, rows, wanted[0], casting.seeds(wanted[0], len(rows)), numbers)
-    for cast in wanted[1:]:
-        x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
-    return x
+    return type(cast) is Cast and field.dtype in _FUSED and whole and field.row_bytes > 0

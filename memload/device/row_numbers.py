@@ -6,13 +6,44 @@ rows of the batch -> numbers of each field's frames -> one pinned array -> devic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from memload import _core
 from memload.device.frames import FrameIndex, Numbers
+
+
+class HasIndex(Protocol):
+    """A column whose rows are gathered by an index."""
+
+    @property
+    def index(self) -> FrameIndex:
+        """The frames of each row."""
+
+
+class Arrived(NamedTuple):
+    """Rows of one batch that stand for a column's last part.
+
+    Attributes:
+        address: where they begin.
+        rows: their number.
+        row_bytes: the bytes of each.
+        memory: uint8 memory that they lie in.
+    """
+
+    address: int
+    rows: int
+    row_bytes: int
+    memory: torch.Tensor
+
+    def tensor(self) -> torch.Tensor:
+        """Return the rows, uint8 (rows, row_bytes)."""
+        begin = self.address - self.memory.data_ptr()
+        return self.memory[begin : begin + self.rows * self.row_bytes].view(self.rows, self.row_bytes)
 
 
 class RowNumbers:
@@ -33,13 +64,78 @@ class RowNumbers:
     """
 
     def __init__(self, indices: Iterable[FrameIndex], rows: Numbers, device: torch.device) -> None:
-        distinct = {index.identity: index for index in indices}
-        arrays = [index.gathered_by(rows) for index in distinct.values()]
-        self._numbers = dict(zip(distinct, to_device(arrays, device), strict=True))
+        self._bring(host_numbers(indices, rows), device)
+
+    @classmethod
+    def over(cls, arrays: Mapping[Hashable, Numbers], device: torch.device) -> RowNumbers:
+        """Return the numbers that `host_numbers` gave, brought to a device."""
+        made = cls.__new__(cls)
+        made._bring(arrays, device)
+        return made
+
+    def _bring(self, arrays: Mapping[Hashable, Numbers], device: torch.device) -> None:
+        self._numbers = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
 
     def of(self, index: FrameIndex) -> torch.Tensor:
         """Return ``index.gathered_by(rows)`` on the device, int64 with one axis."""
         return self._numbers[index.identity]
+
+    def of_column(self, column: HasIndex) -> torch.Tensor:
+        """Return the numbers of the rows of a column."""
+        return self._numbers[column.index.identity]
+
+    def arrived(self, column: HasIndex) -> Arrived | None:  # noqa: ARG002 - of rows that are copied meanwhile
+        """Return the rows that stand for a column's last part; None: nothing does."""
+        return None
+
+
+def host_numbers(indices: Iterable[FrameIndex], rows: Numbers) -> dict[Hashable, Numbers]:
+    """Return the numbers by which rows are gathered, on the CPU, by the identity of the index.
+
+    Raises:
+        IndexError: a row number is out of range.
+    """
+    distinct = {index.identity: index for index in indices}
+    return {identity: index.gathered_by(rows) for identity, index in distinct.items()}
+
+
+class HostNumbers:
+    """Finds what `host_numbers` returns for batch after batch; native code does it for rows that are no windows.
+
+    Args:
+        indices: the indices of the fields that are gathered.
+
+    Example:
+        >>> index = FrameIndex(range(5))
+        >>> HostNumbers([index]).of(np.array([3, 1]))[index.identity]
+        array([3, 1])
+    """
+
+    def __init__(self, indices: Iterable[FrameIndex]) -> None:
+        distinct = {index.identity: index for index in indices}
+        self._find = {identity: _finder(index) for identity, index in distinct.items()}
+
+    def of(self, rows: Numbers) -> dict[Hashable, Numbers]:
+        """Return the numbers by which rows are gathered, by the identity of the index.
+
+        Args:
+            rows: row numbers, int64.
+
+        Raises:
+            IndexError: a row number is out of range.
+        """
+        return {identity: find(rows) for identity, find in self._find.items()}
+
+
+def _finder(index: FrameIndex) -> Callable[[Numbers], Numbers]:
+    return index.gathered_by if index.steps is not None else native_index(index).numbers
+
+
+def native_index(index: FrameIndex) -> _core.RowIndex:
+    """Return an index of rows that are no windows as native code reads it."""
+    assert index.steps is None
+    begins = index.begins if index.places is None else index.places[np.asarray(index.begins)]
+    return _core.RowIndex(None if isinstance(begins, range) else np.ascontiguousarray(begins), index.rows)
 
 
 def to_device(arrays: Sequence[Numbers], device: torch.device) -> Sequence[torch.Tensor]:

@@ -6,6 +6,7 @@ memory   the GPU's own     | pinned RAM       |
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,12 +37,12 @@ class SplitRows:
     device: torch.device
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return self.shape[0]
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of all rows together."""
-        return (len(self), *self.parts[0].shape[1:])
+        return (sum(map(len, self.parts)), *self.parts[0].shape[1:])
 
     @property
     def dtype(self) -> torch.dtype:

@@ -9,6 +9,7 @@ It has not run on several GPUs yet.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +24,9 @@ from memload.device.loading import FramePlan, check_fits, check_loadable, fill
 from memload.device.node_sharing import NodeShare
 from memload.device.pinned_memory import PinnedMemory
 from memload.device.resident import ResidentColumn, ResidentField
+from memload.device.row_numbers import RowNumbers
 from memload.device.shares import Table, checked_weights, dealt_out, frames_on_devices, frequencies, renumbered
-from memload.device.split_rows import SplitRows
+from memload.device.split_rows import SplitRows, Stored, viewed
 from memload.errors import DeviceError, MemorySpaceError
 from memload.progress import Bar, byte_bar
 from memload.sizes import format_size
@@ -45,9 +47,33 @@ class SplitColumn(ResidentColumn):
     share: NodeShare | None = None
 
     @property
+    def may_end(self) -> bool:  # type: ignore[override]
+        """Whether rows are those of several processes, which are given back when this one ends."""
+        return self.share is not None
+
+    @functools.cached_property
     def is_far(self) -> bool:
         """Whether some rows lie outside of the memory of the device that gathers them."""
         return self.memory is not None or len(self.on_devices) > 1
+
+    @functools.cached_property
+    def rows_on_devices(self) -> int:
+        """The number of stored rows on the devices, after which those in RAM are numbered."""
+        return sum(map(len, self.on_devices))
+
+    def crosses_bus(self, numbers: RowNumbers) -> bool:
+        """Whether the kernel reads rows of other GPUs, or of RAM."""
+        return self.is_far if numbers.arrived(self) is None else len(self.on_devices) > 1
+
+    def stored_as(self, dtype: torch.dtype, shape: tuple[int, ...] | None, numbers: RowNumbers) -> Stored:
+        """Return the frames to which the numbers of a batch refer: those in RAM, or those that arrived from there."""
+        frames, arrived = self.frames_as(dtype, shape), numbers.arrived(self)
+        if arrived is None:
+            return frames
+        assert isinstance(frames, SplitRows)
+        last = viewed(arrived.tensor(), dtype, shape)
+        assert isinstance(last, torch.Tensor)
+        return replace(frames, parts=(*frames.parts[:-1], last))
 
     def was_read(self) -> None:
         """Keep all memories until the gathering device's current stream has finished the work queued now."""

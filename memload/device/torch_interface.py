@@ -96,6 +96,18 @@ class TorchInterface(TorchHostMemory):
         event.record(stream)
         return event
 
+    def timestamp(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        """Return an event of the stream that keeps its time."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(stream)
+        return event
+
+    def seconds_between(self, first: torch.cuda.Event, second: torch.cuda.Event) -> float | None:
+        """Return the seconds between two timestamps; None: they have not both occurred."""
+        if not (first.query() and second.query()):  # type: ignore[no-untyped-call]
+            return None
+        return float(first.elapsed_time(second)) / 1e3
+
     def wait(self, stream: torch.cuda.Stream, event: Any) -> None:
         """Let a stream wait for an event."""
         stream.wait_event(event)

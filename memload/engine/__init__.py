@@ -5,9 +5,9 @@
 build.
 `request` is what a pass is asked for and where its batches go, `settings` what that is worked out to: sizes, depth,
 threads, room, how files are read. A `gatherer` makes the batches of a pass; `on_cpu` gathers them into slots on the
-CPU by one native pipeline, and is the destination that leaves them there. `mutation_guards`, `guarded_batches` and
-`by_the_dataset` are for data that changes meanwhile. `batch_fetcher` serves other libraries. `iterators` are what the
-loop holds, `observers` have a turn between two batches.
+CPU by one native pipeline, and is the destination that leaves them there. `mutation_guards` tell whether data changes
+meanwhile, and `guarded_batches` has the dataset itself answer then. `batch_fetcher` serves other libraries. `iterators`
+are what the loop holds, `observers` have a turn between two batches.
 
 What a batch is made of: `layout` is its structure, `gathered` a batch that is still a list of samples, `collating`
 makes batches of single samples as torch's default_collate would, `cast_batches` casts finished ones. The folder

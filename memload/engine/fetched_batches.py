@@ -16,16 +16,14 @@ from typing import Any
 
 from memload import _core
 from memload.engine.gather_spec import GatherSpec
-from memload.engine.gatherer import Gatherer
+from memload.engine.gatherer import AroundGatherer, Gatherer
 from memload.engine.read_ahead import ReadAhead
-from memload.engine.transforms.seeding import PassSeed
+from memload.formats.remote.admission import MOST_IN_FLIGHT
 from memload.formats.remote.block_cache import BlockCache
-from memload.formats.remote.link import MOST_IN_FLIGHT
 from memload.sampling.draws import Indices
-from memload.stats import LoaderStats
 
 
-class FetchedBatches(Gatherer):
+class FetchedBatches(AroundGatherer):
     """Gathers as another gatherer does, from blocks that are fetched ahead in the order of the plan.
 
     Args:
@@ -39,8 +37,7 @@ class FetchedBatches(Gatherer):
     def __init__(
         self, gatherer: Gatherer, source: GatherSpec, caches: Sequence[BlockCache], batch_rows: int, drop_last: bool
     ) -> None:
-        self.gatherer = gatherer
-        self.rows, self.depth = gatherer.rows, gatherer.depth
+        super().__init__(gatherer)
         columns = [one.column for one in source.fields.values()]
         self._ahead = ReadAhead(gatherer, columns, caches, batch_rows, drop_last)
         self._stopped = False
@@ -56,10 +53,6 @@ class FetchedBatches(Gatherer):
     def finish(self) -> None:
         """Mark the end of the plan."""
         self._ahead.finish()
-
-    def begin(self, seed: PassSeed) -> None:
-        """Begin the pass."""
-        self.gatherer.begin(seed)
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, or a `BatchResult`; None at the end.
@@ -99,10 +92,6 @@ class FetchedBatches(Gatherer):
         """Return the rows of the batch that `next` returned last."""
         return self.gatherer.row_numbers()
 
-    def check_files(self) -> None:
-        """Raise if a mirror file of the pass was cut since it was opened."""
-        self.gatherer.check_files()
-
     def cancel(self) -> _core.PlanQueue:
         """Stop, and return the plan of the batches that `next` has not returned."""
         self._stopped = True
@@ -113,14 +102,6 @@ class FetchedBatches(Gatherer):
         left.extend(rest)
         return left
 
-    def placed(self, batch: Any, about: Indices | int) -> Any:
-        """Return a batch that the dataset itself answered as the loop is to get it."""
-        return self.gatherer.placed(batch, about)
-
-    def stats(self) -> LoaderStats:
-        """Return the counters of this pass."""
-        return self.gatherer.stats()
-
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, let go of all blocks, and give memory and threads back, or keep the slots for a later pass."""
         if not self._stopped:
@@ -129,7 +110,7 @@ class FetchedBatches(Gatherer):
         self.gatherer.close(keep_slots, at_once)
 
 
-class HeldBatches(Gatherer):
+class HeldBatches(AroundGatherer):
     """Gathers as another gatherer does, from blocks that are all there, and stay there until it is closed.
 
     Args:
@@ -138,56 +119,24 @@ class HeldBatches(Gatherer):
     """
 
     def __init__(self, gatherer: Gatherer, caches: Sequence[BlockCache]) -> None:
-        self.rows, self.depth = gatherer.rows, gatherer.depth
-        self._gatherer, self._caches = gatherer, list(caches)
-
-    def extend(self, rows: Indices) -> None:
-        """Append rows to the plan; batches are cut from them in order."""
-        self._gatherer.extend(rows)
-
-    def push(self, rows: Indices) -> None:
-        """Append the rows of one batch to the plan."""
-        self._gatherer.push(rows)
-
-    def finish(self) -> None:
-        """Mark the end of the plan."""
-        self._gatherer.finish()
-
-    def begin(self, seed: PassSeed) -> None:
-        """Begin the pass."""
-        self._gatherer.begin(seed)
-
-    def next(self, timeout: float) -> Any:
-        """Return the next batch, or a `BatchResult`; None at the end."""
-        return self._gatherer.next(timeout)
+        super().__init__(gatherer)
+        self._caches = list(caches)
 
     def is_ready(self) -> bool:
         """Whether the next batch may be taken without waiting."""
-        return self._gatherer.is_ready()
+        return self.gatherer.is_ready()
 
     def row_numbers(self) -> Indices:
         """Return the rows of the batch that `next` returned last."""
-        return self._gatherer.row_numbers()
-
-    def check_files(self) -> None:
-        """Raise if a mirror file of the pass was cut since it was opened."""
-        self._gatherer.check_files()
+        return self.gatherer.row_numbers()
 
     def cancel(self) -> _core.PlanQueue:
         """Stop gathering, and return the plan of the batches that `next` has not returned."""
-        return self._gatherer.cancel()
-
-    def placed(self, batch: Any, about: Indices | int) -> Any:
-        """Return a batch that the dataset itself answered as the loop is to get it."""
-        return self._gatherer.placed(batch, about)
-
-    def stats(self) -> LoaderStats:
-        """Return the counters of this pass."""
-        return self._gatherer.stats()
+        return self.gatherer.cancel()
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Close what gathers, and let go of the blocks."""
-        self._gatherer.close(keep_slots, at_once)
+        super().close(keep_slots, at_once)
         while self._caches:
             self._caches.pop().table.let_go_all()
 
@@ -228,4 +177,5 @@ def fetching_bytes(caches: Sequence[BlockCache]) -> int:
     if not caches:
         return 0
     kept = {id(cache.room): cache.limit for cache in caches if cache.keeping.folder is None}
-    return MOST_IN_FLIGHT + sum(kept.values())
+    hosts = {cache.objects.host for cache in caches}
+    return len(hosts) * MOST_IN_FLIGHT + sum(kept.values())

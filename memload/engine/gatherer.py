@@ -79,6 +79,57 @@ class Gatherer(PlanSink, Protocol):
         """
 
 
+class AroundGatherer(Gatherer):
+    """A layer around a gatherer, of which it asks what it does not do itself.
+
+    What follows from the batch that was handed out last (`row_numbers`, `is_ready`, `cancel`) is asked of no other: a
+    layer may have taken batches from its gatherer that it has not handed out.
+
+    Args:
+        gatherer: what it stands around.
+    """
+
+    def __init__(self, gatherer: Gatherer) -> None:
+        self.gatherer = gatherer
+        self.rows, self.depth = gatherer.rows, gatherer.depth
+
+    def begin(self, seed: PassSeed) -> None:
+        """Begin the pass."""
+        self.gatherer.begin(seed)
+
+    def extend(self, rows: Indices) -> None:
+        """Append rows to the plan; batches are cut from them in order."""
+        self.gatherer.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Append the rows of one batch to the plan."""
+        self.gatherer.push(rows)
+
+    def finish(self) -> None:
+        """Mark the end of the plan."""
+        self.gatherer.finish()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch, or a `BatchResult`; None at the end."""
+        return self.gatherer.next(timeout)
+
+    def check_files(self) -> None:
+        """Raise if a file of the pass was cut since it was opened."""
+        self.gatherer.check_files()
+
+    def placed(self, batch: Any, about: Indices | int) -> Any:
+        """Return a batch that the dataset itself answered as the loop is to get it."""
+        return self.gatherer.placed(batch, about)
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of this pass."""
+        return self.gatherer.stats()
+
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        self.gatherer.close(keep_slots, at_once)
+
+
 @dataclass
 class BatchResult:
     """What became of a batch: what the functions returned, or what one of them raised.

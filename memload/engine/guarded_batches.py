@@ -1,4 +1,6 @@
-"""A pass over data that is changed meanwhile: what was gathered ahead is dropped, and the dataset itself answers.
+"""Batches that the dataset itself answers in a native pass, as a stock loader would ask it for them.
+
+It answers indices that the engine cannot gather, and every batch of a pass whose data is changed meanwhile:
 
 plan -> GuardedBatches -> pipeline -> device -> batch                 as long as nothing has changed
            |
@@ -11,16 +13,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from memload import _core
-from memload.engine.by_the_dataset import answer_rows
-from memload.engine.gatherer import BatchResult, Gatherer, capture
+from memload.engine.cast_batches import Casting, cast_batch
+from memload.engine.gatherer import AroundGatherer, BatchResult, Gatherer, capture
 from memload.engine.mutation_guards import MutationGuard
 from memload.engine.request import PassRequest
 from memload.engine.transforms.seeding import PassSeed
+from memload.engine.transforms.transform_pipeline import samples_here, transformed_here
 from memload.sampling.draws import Indices
-from memload.stats import LoaderStats
+from memload.sampling.row_plan import Unplanned
 
 
-class GuardedBatches(Gatherer):
+class GuardedBatches(AroundGatherer):
     """Gathers as another gatherer does until what it reads is changed; from then on, asks the dataset for each batch.
 
     A stock loader without workers reads each batch when the loop asks for it, so that it shows what the loop has
@@ -33,8 +36,7 @@ class GuardedBatches(Gatherer):
     """
 
     def __init__(self, gatherer: Gatherer, guards: Sequence[MutationGuard], request: PassRequest) -> None:
-        self.gatherer = gatherer
-        self.rows, self.depth = gatherer.rows, gatherer.depth
+        super().__init__(gatherer)
         self._guards = guards
         self._before = self._now()
         self._request: PassRequest | None = request  # until the pass ends
@@ -55,7 +57,7 @@ class GuardedBatches(Gatherer):
     def begin(self, seed: PassSeed) -> None:
         """Begin the pass."""
         self._seed = seed
-        self.gatherer.begin(seed)
+        super().begin(seed)
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, or a `BatchResult`; None at the end."""
@@ -72,22 +74,44 @@ class GuardedBatches(Gatherer):
         rows = self._left.take()
         return capture(lambda: BatchResult(self.placed(answer_rows(request, rows.tolist(), self._seed, rows), rows)))
 
-    def check_files(self) -> None:
-        """Raise if a file of the pass was cut since it was opened."""
-        self.gatherer.check_files()
-
-    def placed(self, batch: Any, about: Indices | int) -> Any:
-        """Return a batch that the dataset itself answered as the loop is to get it."""
-        return self.gatherer.placed(batch, about)
-
-    def stats(self) -> LoaderStats:
-        """Return the counters of what was gathered."""
-        return self.gatherer.stats()
-
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self.gatherer.close(keep_slots, at_once)
+        super().close(keep_slots, at_once)
         self._guards, self._left, self._request = (), None, None
 
     def _now(self) -> list[Any]:
         return [guard.state() for guard in self._guards]
+
+
+def answer(request: PassRequest, batch: Unplanned, seed: PassSeed, number: int) -> Any:
+    """Return or raise what the stock loader returns or raises for these indices, mostly an error of the dataset's own.
+
+    Args:
+        request: whose dataset answers.
+        batch: what the sampler gave, or raised.
+        seed: what the randomness of the pass follows from.
+        number: of the batch, counted from the beginning of the pass. Randomness follows from it, since these indices
+            are no rows.
+
+    Raises:
+        Exception: whatever the sampler raised, or the dataset or the collation raises.
+    """
+    if batch.error is not None:
+        try:
+            raise batch.error
+        finally:
+            del batch  # the traceback of the error holds this frame, which would hold the error
+    return answer_rows(request, batch.indices, seed, number)
+
+
+def answer_rows(request: PassRequest, indices: Any, seed: PassSeed, batch: Indices | int) -> Any:
+    """Return the batch of these indices, with the randomness of these rows, or of the batch of this number."""
+    dataset = request.dataset
+    samples = samples_here(dataset, indices, seed, batch) if request.batched else dataset[indices]
+    collated = request.collate(samples)
+    if request.casts:
+        casting = Casting(seed, batch, batched=request.gives_batches)
+        collated = cast_batch(collated, request.casts, request.names, request.grouped, casting)
+    if request.transform is None or request.destination.transforms:
+        return collated
+    return transformed_here(request.transform, collated, seed, batch)

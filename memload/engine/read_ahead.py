@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from memload import _core
 from memload.columns.fields import AnyColumn
 from memload.engine.gatherer import Gatherer
-from memload.formats.remote.block_cache import NEVER, BlockCache, Patience
+from memload.formats.remote.block_cache import NEVER, BlockCache
 from memload.formats.remote.link import link
+from memload.formats.remote.patience import Patience, Seen
 from memload.memory.budget import local_processes
 from memload.sampling.draws import Indices
 
@@ -128,6 +129,7 @@ class ReadAhead:
         self._out: deque[HeldBatch] = deque()
         self._uses = [NextUses(cache) for cache in self._caches]
         self._planned_batches = self._foreseen = self._held_bytes = 0
+        self._admissions = [link().admission(host) for host in {cache.objects.host for cache in self._caches}]
         self._rooms = list({id(cache.room): cache.room for cache in self._caches}.values())
         self._patience = [Patience(cache) for cache in self._caches]
         self._most = min(cache.limit for cache in self._caches) // (2 * local_processes())
@@ -166,6 +168,7 @@ class ReadAhead:
             batch = self._out.popleft()
             self._held_bytes -= batch.nbytes
         self._let_go(batch)
+        self._wake()
 
     def stop(self) -> list[Indices]:
         """End the thread; return the rows of the batches that the gatherer did not get, and last those of none."""
@@ -189,7 +192,7 @@ class ReadAhead:
 
     def _wake(self) -> None:
         for room in self._rooms:
-            room.announce()
+            room.call()
 
     def _cut_stream(self) -> None:
         while self._streamed >= self._batch_rows:
@@ -212,7 +215,7 @@ class ReadAhead:
     def _run(self) -> None:
         try:
             while not self._stopped:
-                seen = [room.events for room in self._rooms]
+                seen = [Seen.of(room) for room in self._rooms]
                 moved = self._plan_more() + self._hold_more() + self._push_more()
                 if not moved:
                     self._wait(seen)
@@ -221,7 +224,7 @@ class ReadAhead:
                 self.error = error
                 self.changed.notify_all()
 
-    def _wait(self, seen: list[int]) -> None:
+    def _wait(self, seen: list[Seen]) -> None:
         longest = 1.0 if len(self._rooms) == 1 else _NAP
         front = self._held[0] if self._held else None
         for k, blocks in enumerate(front.missing if front else []):
@@ -230,7 +233,7 @@ class ReadAhead:
                 room = self._rooms.index(self._caches[number].room)
                 self._patience[number].wait(seen[room], blocks, longest)
                 return
-        self._rooms[0].wait(seen[0], longest)
+        self._rooms[0].wait(seen[0].events, longest)
 
     def _plan_more(self) -> bool:
         """Find the blocks of some more batches."""
@@ -275,8 +278,10 @@ class ReadAhead:
         most = self._most
         if not self._fits:
             most = max(most // _SHARE_AHEAD, min(2 * batch.nbytes, most))
-        window = min(max(_LEAST_WINDOW, 4 * link().rate.target), most)
-        return self._held_bytes + batch.nbytes <= window and len(self._held) + len(self._out) < _MOST_HELD
+        held = self._held_bytes + batch.nbytes
+        if held > most or len(self._held) + len(self._out) >= _MOST_HELD:
+            return False
+        return held <= _LEAST_WINDOW or not all(one.is_provided for one in self._admissions)
 
     def _push_more(self) -> bool:
         done = False

@@ -102,7 +102,7 @@ class PassSettings:
         fields = source.pipeline_fields()
         slot = bytes_of_slot(fields, sizes.slot_rows)
         depth = min(_depth(request, slot), request.most_ahead or MOST)
-        threads = _threads(request)
+        threads = gathering_threads(request)
         transforming = (options.transform_threads or min(threads, _MOST_TRANSFORMING)) if transform_pipeline else 0
         sampler, flying = getattr(request.batches, "sampler", None), (depth + transforming + 2) * sizes.slot_rows
         return cls(
@@ -189,7 +189,8 @@ def _depth(request: PassRequest, slot_bytes: int) -> int:
     return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
 
 
-def _threads(request: PassRequest) -> int:
+def gathering_threads(request: PassRequest) -> int:
+    """Return the number of threads that gather for a pass."""
     if request.options.threads is not None:
         return request.options.threads
     if request.num_workers:

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from mmap import PAGESIZE
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,6 @@ MISFIT = 8
 """The read cost of a row, in multiples of its bytes, from which on a layout is unfit for reading by rows."""
 
 _HARMLESS = 2**16  # bytes that cost about as much as one random read of a disk, so that no warning is due
-_PAGE = 4096  # the least bytes that a read of a file takes
 _MOST_TIMED = 2**26  # the most bytes that are decoded to measure the time
 _TIMED_TILES = 64
 
@@ -78,7 +78,7 @@ def _of_grid(grid: TileGrid) -> RowCost:
     tiles = _across(grid)
     part = grid.item_bytes * math.prod(map(min, grid.tile_shape[1:], grid.row_shape))
     whole = part * min(grid.tile_shape[0], grid.rows)
-    touched = whole if grid.chain is not None else min(whole, -(-part // _PAGE) * _PAGE)
+    touched = whole if grid.chain is not None else min(whole, -(-part // PAGESIZE) * PAGESIZE)
     return RowCost(grid.row_bytes, tiles * touched, tiles)
 
 

@@ -70,7 +70,9 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
             forms = {name: (dataset.shape, _dtype(dataset)) for name, dataset in found.items()}
         chosen = choose(path, found, key, field)
         if key is None and len({shape[:1] if shape else None for shape, _ in forms.values()}) > 1:
-            raise ValueError(f"{path}: its datasets differ in length; say which are meant by key=:\n{_listing(forms)}")
+            instead = ", or open it as a recording by memload.open_nwb" if "nwb_version" in file.attrs else ""
+            said = f"its datasets differ in length; say which are meant by key={instead}"
+            raise ValueError(f"{path}: {said}:\n{_listing(forms)}")
         with _as_format_errors(path):
             layouts = {name: read_layout(dataset) for name, dataset in chosen.items()}
     check_lengths(path, {name: stored.shape[0] for name, stored in layouts.items()}, key)

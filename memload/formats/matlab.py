@@ -160,7 +160,9 @@ def _loaded(path: Path) -> dict[str, Any]:
 def _loaded_by_scipy(path: Path, *, mat_dtype: bool) -> dict[str, Any]:
     io = package("scipy.io", "matlab", str(path))
     try:
-        found: dict[str, Any] = io.loadmat(str(path), mat_dtype=mat_dtype)
+        with warnings.catch_warnings():  # newer releases ask whether sparse variables are matrices or arrays
+            warnings.filterwarnings("ignore", ".*`spmatrix`", DeprecationWarning)
+            found: dict[str, Any] = io.loadmat(str(path), mat_dtype=mat_dtype)
     except Exception as error:  # scipy raises many types
         raise _damaged(path, error) from error
     return dict(_members({name: value for name, value in found.items() if not name.startswith("__")}))

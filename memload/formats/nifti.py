@@ -1,4 +1,4 @@
-"""NIfTI-1 and NIfTI-2 files (.nii): volumes are read in place, and decoded once from .nii.gz.
+"""NIfTI-1 and NIfTI-2 files: volumes of .nii are read in place; of .nii.gz a volume alone is decoded when it is read.
 
     header (348 or 540 bytes)   dtype, shape, where the volumes begin, scale, seconds between volumes
     vox_offset ...              x fastest, then y, z and time: each volume is one run of bytes, and one row
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memload._core import Column, Storage
+from memload._core import Chain, Column, Storage, TileGrid, Tiles
 from memload.columns.fields import UNNAMED, Field, check_size, describe, row_nbytes
 from memload.errors import FormatError
 from memload.formats.signatures import NIFTI
@@ -116,6 +116,10 @@ class ScaledField(Field):
         """Return the arguments for this field of another column."""
         return super().recipe() | {"scale": self.scale}
 
+    def as_stored(self) -> Field:
+        """Return the field of the stored values, for whom keeps the scale beside them."""
+        return Field(self.dtype, self.shape, self.column, self.owners, self.digest, self.blocks)
+
 
 def is_nifti(path: Path) -> bool:
     """Return whether a path has the name of a NIfTI file."""
@@ -135,35 +139,59 @@ def nifti_name(path: Path) -> str:
 def open_nifti(path: Path, key: object, field: str | None) -> dict[str, Field]:  # noqa: ARG001 - as other formats
     """Return the volumes in `path` as one field of rows (z, y, x), with the values that are stored.
 
+    A volume alone is decoded when it is read, if the file is compressed, and all are if their bytes have another order
+    than this machine's; others are read in place.
+
     Raises:
-        FormatError: the file is compressed, damaged, cut short, or its volumes cannot be read in place.
+        FormatError: the file has several volumes that are compressed; or it is damaged, or cut short.
     """
     header = in_place(path)
-    column = Column(
-        header.row_bytes,
-        [(Storage.map_file(str(path.absolute())), header.offset, header.volumes, header.row_bytes)],
-    )
     name = UNNAMED if field is None else field
+    column = _encoded(path, header) if is_compressed(path) or header.swapped else _column(path, header)
     if header.scale is None:
         return {name: Field(header.dtype, header.shape, column)}
     return {name: ScaledField(header.dtype, header.shape, column, scale=header.scale)}
 
 
-def in_place(path: Path) -> NiftiHeader:
-    """Return the header of a file whose volumes can be read in place; raises FormatError as `open_nifti`."""
-    header = read_header(path)
-    once = f"once: memload write {path} DST, or memload.write_nifti"
-    if is_compressed(path) and header.volumes == 1:
-        raise FormatError(f"{path}: {header}, compressed by gzip; decompress it once: gunzip {path}")
+def _column(path: Path, header: NiftiHeader) -> Column:
+    storage = Storage.map_file(str(path.absolute()))
+    return Column(header.row_bytes, [(storage, header.offset, header.volumes, header.row_bytes)])
+
+
+def _encoded(path: Path, header: NiftiHeader) -> Tiles:
+    """Return the column of volumes that are tiles of their own: of a compressed file the one, with the header."""
+    filters = [("byteswap", header.dtype.itemsize, 0)] if header.swapped else []
     if is_compressed(path):
-        raise FormatError(
-            f"{path}: {header}, compressed by gzip, so that none can be read without all before it; decode them {once}"
+        filters += [("prefix", header.offset, 0), ("deflate", 0, 0)]
+        table = [(0, 0, path.stat().st_size, 0)]
+    else:
+        begins = range(header.offset, header.offset + header.volumes * header.row_bytes, header.row_bytes)
+        table = [(0, begin, header.row_bytes, 0) for begin in begins]
+    try:
+        grid = TileGrid(
+            header.volumes,
+            header.dtype.itemsize,
+            list(header.shape),
+            [1, *header.shape],
+            [Storage.map_file(str(path.absolute()))],
+            np.array(table, np.int64),
+            Chain(filters),
         )
-    if header.swapped:
-        again = (
-            "save it again by nibabel, with a header of endianness '<'" if header.volumes == 1 else f"swap them {once}"
-        )
-        raise FormatError(f"{path}: {header}, whose bytes have another order than this machine's; {again}")
+    except ValueError as error:
+        raise FormatError(f"{path}: {header}: {error}") from error
+    return Tiles([grid])
+
+
+def in_place(path: Path) -> NiftiHeader:
+    """Return the header of a file whose volumes can be read one by one; raises FormatError as `open_nifti`."""
+    header = read_header(path)
+    if is_compressed(path):
+        if header.volumes > 1:
+            raise FormatError(
+                f"{path}: {header}, compressed by gzip, so that none can be read without all before it; decode them "
+                f"once: memload write {path} DST, or memload.write_nifti"
+            )
+        return header
     expected, size = header.offset + header.volumes * header.row_bytes, path.stat().st_size
     if size < expected:
         raise _cut_short(path, header, size)

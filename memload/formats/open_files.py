@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from memload._core import OpenFiles, Storage
-from memload.columns.exchanged import on_storages
 from memload.columns.fields import Field
 from memload.columns.numbers import kind
+from memload.columns.parts import on_storages
 
 
 def bounded(fields: Mapping[str, Field], max_open_files: int) -> dict[str, Field]:

@@ -22,7 +22,7 @@ VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts
 """The suffixes of videos, which are decoded into recordings."""
 
 _MOST_LOOKED_AT = 1000  # names of a folder
-_ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow", ".nii")
+_ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow", ".nii", ".nii.gz")
 _MOST_NAMED = 5
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves of two
 
@@ -143,6 +143,11 @@ def _first_of(folder: Path) -> str:
     return f", such as one of {', '.join(map(repr, names[:_MOST_NAMED]))} in it" if names else "; it is empty"
 
 
+def hidden_beside(target: Path) -> Path:
+    """Return the hidden directory in which a set is written before it is at its path; `target` is absolute."""
+    return target.parent / f".{target.name}.memload"
+
+
 def nothing_at(path: Path) -> str:
     """Describe a missing path: the place of the search, and what exists instead."""
     if _is_unfetched(path):
@@ -157,6 +162,8 @@ def nothing_at(path: Path) -> str:
     there = next((folder for folder in path.parents if folder.exists()), Path())
     if there.is_file():
         return f"{said}: {there} is a file; what is inside of it is picked by key={str(path.relative_to(there))!r}"
+    if hidden_beside(path).is_dir():
+        return f"{said}, but an unfinished write; if its writer was killed, the same call goes on, or begins anew"
     if there != path.parent:
         return f"{said}; {there} has no {path.relative_to(there).parts[0]!r}"
     return said + _there(path.name, there)
@@ -199,7 +206,7 @@ def what_a_folder_has(folder: Path, index: str) -> str:
         return "it has images, of which `memload write --images DIR DST` makes a set"
     if suffixes.intersection(VIDEOS):
         return "it has videos, which `memload write` decodes into recordings: memload write DIR/*.mp4 DST"
-    one = next((suffix for suffix in _ARRAYS if suffix in suffixes), None)
+    one = next((suffix for suffix in _ARRAYS if any(name.lower().endswith(suffix) for name in names)), None)
     if one:
         return f"its files open one by one, or as one dataset by a pattern: memload.open({str(folder / f'*{one}')!r})"
     what = "nothing in it is what memload opens" if names else "it is empty"

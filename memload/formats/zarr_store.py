@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ def open_zarr(path: Path, key: Key, name: str | None) -> dict[str, Field]:
     Raises:
         FormatError: it is damaged; or its codec, its dtype or its number of chunks is not supported.
         KeyError, TypeError, ValueError: as `choose` and `check_lengths`.
-        ImportError: zarr is not installed.
+        ImportError: as `zarr_package`.
     """
     path = path.absolute()
     chosen = chosen_arrays(path, _arrays(path), key, name)
@@ -80,8 +81,25 @@ def zarr_names(path: Path) -> list[str]:
     return list(_arrays(path.absolute()))
 
 
+def zarr_package(what: str) -> Any:
+    """Return the package zarr, version 3.
+
+    Args:
+        what: the purpose, for the message.
+
+    Raises:
+        ImportError: it is not installed, or older; or this Python is older than 3.11, for which there is no zarr 3.
+    """
+    if sys.version_info < (3, 11):
+        raise ImportError(f"{what}: needs zarr 3, which needs Python 3.11 or newer; this is Python 3.10")
+    zarr = package("zarr", "zarr", what)
+    if int(zarr.__version__.partition(".")[0]) < 3:
+        raise ImportError(f'{what}: needs zarr 3, found {zarr.__version__}; upgrade it by pip install "memload[zarr]"')
+    return zarr
+
+
 def _arrays(path: Path) -> dict[str, Any]:
-    zarr = package("zarr", "zarr", str(path))
+    zarr = zarr_package(str(path))
     try:
         store = zarr.storage.LocalStore(path, read_only=True) if path.is_dir() else zarr.storage.ZipStore(path)
         with store:

@@ -166,7 +166,7 @@ def device_bytes(
 
     settings = settings_of(request, source)
     if not isinstance(settings, PassSettings | GroupSettings):
-        return buffers or count * settings.batch_bytes
+        return settings.device_bytes + (buffers or count * settings.batch_bytes)
     each = settings.each if isinstance(settings, GroupSettings) else [settings]
     return 0 if target is None else on_request.pass_bytes(each, buffers, count)
 
@@ -181,16 +181,19 @@ def fallback_history(history: PassHistory) -> FallbackHistory:
     return kept
 
 
-def how_they_go(source: GatherSpec | GroupedSpec, target: Target) -> str:
-    """Return a clause that says how batches of a source reach their device."""
+def how_they_go(request: PassRequest, source: GatherSpec | GroupedSpec, target: Target | None) -> str:
+    """Return a clause that says how batches of a source reach their device; "" if they stay on the CPU."""
+    if isinstance(source, GatherSpec) and source.fields and all(one.resident for one in source.fields.values()):
+        from memload.device.resident_batches import how_gathered
+
+        return how_gathered(request, source)
+    if target is None:
+        return ""
     from memload.device.destination_buffers import why_whole
     from memload.device.destinations import seen_by_device
-    from memload.device.resident_batches import is_resident
 
     if not isinstance(source, GatherSpec):
         return f"batches are moved to {target} whole, since groups are made of several gathers"
-    if is_resident(source):
-        return "its rows lie on a device, where batches are gathered"
     if (why := why_whole(source)) is not None:
         return f"batches are moved to {target} whole, since {why}"
     if seen_by_device(source, target) is not None:

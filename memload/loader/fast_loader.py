@@ -30,9 +30,8 @@ from memload.engine.readers import check_dataset
 from memload.engine.request import Destination, EngineOptions, PassRequest, chosen_options
 from memload.engine.transforms.transform_pipeline import checked_transform
 from memload.loader import composing
-from memload.loader.fallback_arguments import asks_for_stock, without_worker_init_fn
+from memload.loader.arguments import asks_for_stock, in_form, without_worker_init_fn
 from memload.loader.history import PassHistory
-from memload.loader.ragged_option import in_form
 from memload.loader.state import LoaderState, checked_snapshots
 from memload.sampling.torch_draws import peeked_seed
 from memload.stats import LoaderStats
@@ -269,7 +268,8 @@ class FastLoader(DataLoader[T]):
         reads = f"The native engine reads {type(self.dataset).__name__}"
         if without_worker_init_fn(self):
             reads += ", without worker processes to call worker_init_fn in"
-        return f"{reads}." if self._target is None else f"{reads}; {composing.how_they_go(resolved, self._target)}."
+        how = composing.how_they_go(self._request(), resolved, self._target)
+        return f"{reads}; {how}." if how else f"{reads}."
 
     @property
     def nbytes(self) -> int:
@@ -292,8 +292,9 @@ class FastLoader(DataLoader[T]):
 
         The batches are those being copied, those ready ahead of the loop, and the one in the loop. Batches that the
         loop keeps, and allocations of ``batch_transform``, are not counted. Only ``static_buffers`` are counted without
-        ``device=``, for rows that are on the device already, and on the stock machinery; there, and with
-        ``batch_transform``, the size of the buffers is known from the first batch on.
+        ``device=``, for rows that are all on the device already, and on the stock machinery; there, and with
+        ``batch_transform``, the size of the buffers is known from the first batch on. Of rows of which some lie in
+        pinned RAM, those that arrive from there by the copy engine are counted, too.
         """
         request = self._request()
         source = self._specification(request)

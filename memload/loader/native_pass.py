@@ -137,7 +137,7 @@ class NativePass(BatchIterator):
         # An error of the dataset itself does not end the pass, nor a stock iterator: the next batch follows.
         try:
             if isinstance(batch, Unplanned):
-                from memload.engine.by_the_dataset import answer
+                from memload.engine.guarded_batches import answer
 
                 return self._gatherer.placed(answer(request, batch, self._seed, number), number)
             return batch.result() if isinstance(batch, BatchResult) else batch

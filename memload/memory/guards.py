@@ -75,12 +75,12 @@ def check_memory(
     )
 
 
-def check_copies(need: int, processes: int, what: str, instead: str, found: Memory | None = None) -> None:
+def check_copies(need: int, processes: int, what: str, instead: str) -> None:
     """Raise MemorySpaceError if `processes` of this machine can never have `need` bytes each.
 
     Memory that is free now is not considered, because some of the processes may have theirs already.
     """
-    here = memory() if found is None else found
+    here = memory()
     usable = here.usable
     if processes * need <= usable:
         return

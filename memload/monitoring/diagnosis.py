@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from mmap import PAGESIZE
 
 from memload.monitoring.gpu_samples import GpuSample
 from memload.monitoring.kept_graphs import LOOKS, KeptGraphs
@@ -43,7 +44,7 @@ _KEPT_SHARE, _KEPT_BATCHES = 0.25, 8
 _RESULTS_SHARE = 0.5  # of batches that found no slot: so many results with their graph explain them
 _MOST_LOSSES = 8  # with their graph at one time, in a loop that keeps none
 _WITH_GRAPH = 1.5  # of the bytes of kept batches: above that, more than batches is kept
-_PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes: units of a batch's memory; its tensor objects
+_HUGE_PAGE, _OBJECTS = 2 * _MB, 16384  # bytes: the unit of a large batch's memory; a batch's tensor objects
 
 _RESULTS_A_STEP = 0.25  # with their graph: from so many more in each step on, results are kept
 
@@ -367,7 +368,7 @@ def _finds_no_slots(first: Sample, last: Sample) -> bool:
 def _growth_beyond_batches(first: Sample, last: Sample, each: float) -> int:
     """Return the growth between two ticks of the loop if it is far more than kept batches take; else 0."""
     grown = (last.at_batch or 0) - (first.at_batch or 0)
-    page = _PAGE if each < _HUGE_PAGE else _HUGE_PAGE
+    page = PAGESIZE if each < _HUGE_PAGE else _HUGE_PAGE
     kept = (last.fresh_at_batch - first.fresh_at_batch) * (-(-each // page) * page + _OBJECTS)
     return grown if grown > _WITH_GRAPH * kept and grown - kept > _HOST_RISE // 4 else 0
 

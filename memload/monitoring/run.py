@@ -192,7 +192,10 @@ class MonitorRun:
     def _raise_pending(self) -> None:
         if self._pending_error is not None:
             error, self._pending_error = self._pending_error, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame, which would keep the error and the run
 
     def _sample_regularly(self) -> None:
         interval = self._settings.interval

@@ -20,6 +20,7 @@ class Line:
             not.
         known: whether the figure is known; if not, it is 0, and the note says why.
         of: the name of the data set, where several are planned and the item is of one of them.
+        bound: whether the figure is a bound: at most so many bytes are taken.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Line:
     counted: bool = True
     known: bool = True
     of: str = ""
+    bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Account:
     def predicted(self) -> int:
         """Bytes in use at the peak."""
         return sum(line.predicted for line in self.lines if line.counted)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether `predicted` is a bound, since a line of the sum is one."""
+        return any(line.bound for line in self.lines if line.counted)
 
     @property
     def fits(self) -> bool | None:
@@ -85,11 +92,21 @@ class Account:
 def rows_of(account: Account) -> Iterable[tuple[str, str, str, str]]:
     """Return the rows of a table: name, predicted bytes, free bytes, and whether it fits or the note."""
     free = "" if account.free is None else format_size(account.free)
-    yield account.place, format_size(account.predicted), free, _verdict(account)
+    yield account.place, sum_in_words(account), free, _verdict(account)
     for line in account.lines:
-        size = format_size(line.predicted) if line.known else "unknown"
+        size = size_in_words(line.predicted, line.bound) if line.known else "unknown"
         name = f"{line.of}: {line.name}" if line.of else line.name
         yield f"  {name}", size if line.counted else f"({size})", "", line.note
+
+
+def sum_in_words(account: Account) -> str:
+    """Return the predicted bytes in words; those of a bound with "at most"."""
+    return size_in_words(account.predicted, account.is_bound)
+
+
+def size_in_words(nbytes: int, is_bound: bool) -> str:
+    """Return bytes in words; those of a bound with "at most"."""
+    return f"{'at most ' if is_bound else ''}{format_size(nbytes)}"
 
 
 def _verdict(account: Account) -> str:
@@ -99,4 +116,5 @@ def _verdict(account: Account) -> str:
     limit = f" for {account.limit}" if account.limit else ""
     if account.left >= 0:
         return f"fits{unknown}"
-    return f"does not fit: {format_size(-account.left)} too much{limit}{unknown}"
+    missing = size_in_words(-account.left, account.is_bound)
+    return f"{'may' if account.is_bound else 'does'} not fit: {missing} too much{limit}{unknown}"

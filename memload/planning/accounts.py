@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from mmap import PAGESIZE
 from typing import Any
 
 import torch
 
 from memload.dataset.dataset import Dataset
+from memload.device.copied_rows import batches_ahead
 from memload.device.loading import CHUNK_BYTES
 from memload.engine.request import EngineOptions
 from memload.engine.tiers.tier import ON_GPU, Tier
@@ -35,7 +37,7 @@ that cuBLAS and cuDNN load add to it."""
 _RESIDENT_AHEAD = 3  # batches of row numbers that a pass plans for rows on a device
 _CHUNKS = 3 * CHUNK_BYTES  # buffers that copy rows to a device
 _READS, _READ_BUFFER = 8, 2 << 20  # concurrent reads past the page cache, and the buffer of each
-_ENTRY, _PAGE = 8, 4096  # bytes of an entry of the page table, and of the page that it maps
+_ENTRY = 8  # bytes of an entry of the page table
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,11 @@ def ram_account(
             Line("loader", (_RESIDENT_AHEAD * loader.batch_rows * 8 + loader.plan_bytes) * count, f"row numbers{each}"),
             Line("chunks", _CHUNKS * count, f"while the rows are copied to the GPU{each}"),
         ]
+        if placement.tier is Tier.SPLIT and placement.held_bytes:
+            stored = loader.row_bytes * loader.batch_rows
+            slots = batches_ahead(stored) + 1
+            note = f"{slots}, pinned, while the copy engine is tried or used{each}"
+            lines.append(Line("slots", slots * stored * count, note))
     else:
         lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
     if loader.made_bytes:
@@ -202,7 +209,8 @@ def gpu_account(
     request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
 ) -> Account:
     """Return the account of one GPU; `training` has the lines of models, optimizers and activations."""
-    lines = gpu_lines(placement.device_bytes, tuple(_batch_lines(request, sizes)), training, machine.capability)
+    batches = [*_batch_lines(request, sizes), *_arriving_lines(placement, sizes)]
+    lines = gpu_lines(placement.device_bytes, tuple(batches), training, machine.capability)
     return Account("GPU", lines, machine.gpu, machine.gpu_name)
 
 
@@ -241,8 +249,8 @@ def _tier_lines(placement: Placement, count: int) -> list[Line]:
         each = f"{format_size(placement.cache_bytes or 0)} in each of {count} processes" if count > 1 else ""
         lines.append(Line("cache of rows", (placement.cache_bytes or 0) * count, each))
     if tier is Tier.MMAP and placement.mapped_bytes:
-        entries = placement.mapped_bytes // _PAGE * _ENTRY
-        lines.append(Line("page tables", entries * count, "8 bytes for each mapped page of 4 KB"))
+        entries = placement.mapped_bytes // PAGESIZE * _ENTRY
+        lines.append(Line("page tables", entries * count, f"8 bytes for each mapped page of {PAGESIZE >> 10} KB"))
         lines.append(Line("page cache", placement.mapped_bytes, "gives way: not counted", counted=False))
     return lines
 
@@ -259,6 +267,15 @@ def _process_line(placement: Placement, machine: Machine, count: int) -> Line:
 def _process_bytes(machine: Machine, count: int) -> int:
     """Return the bytes of processes before they load anything."""
     return machine.process + (count - 1) * PROCESS_BYTES
+
+
+def _arriving_lines(placement: Placement, sizes: Sizes) -> list[Line]:
+    """Return the line of the memory to which the copy engine brings rows out of pinned RAM: a buffer for each batch."""
+    if placement.tier is not Tier.SPLIT or not placement.held_bytes:
+        return []
+    stored = sizes.loader.row_bytes * sizes.loader.batch_rows
+    buffers = batches_ahead(stored)
+    return [Line("arriving rows", buffers * stored, f"{buffers} buffers, while the copy engine is tried or used")]
 
 
 def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:

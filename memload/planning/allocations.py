@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memload.device.memory import OperationPeaks
 from memload.nested import leaves
-from memload.planning.library_bytes import RECURRENT, library_bytes
+from memload.planning.library_bytes import RECURRENT, Blocks, library_bytes
 from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
@@ -34,6 +34,10 @@ Told = Callable[[], object]
 HEAP = 2.0
 """How many times a tensor counts that glibc's heap keeps when it is freed: see `Timeline.peak_in_heap` and `Each.peak`.
 
+It is the bound for tensors of one size, of which the hole of a freed one takes no other
+(`memload.planning.heap_surplus`): where no hole has room for one more, and neighbouring holes join, a hole that is
+smaller than two lies between two that are in use.
+
 Steps of 72, 108, 239 and 837 MB of a CNN took 127, 191, 366 and 847 MB, with a loader one of 109 MB over 240. Of 62,
 205 and 615 MB of an LSTM 64, 213 and 639 MB were taken. A GRU with 67 MB of tensors below 256 KB took 77 MB more than
 all its tensors where these were in the heap, and 51 MB less where they were not."""
@@ -41,12 +45,8 @@ all its tensors where these were in the heap, and 51 MB less where they were not
 LEAST_IN_HEAP = 16 << 20
 """Bytes in glibc's heap that plans of training on the CPU count apart from on, `HEAP` included. What is left out below
 is at most half of it: 8 MiB, which is 2.5 % of the least run of training that docs/memory-truth.md has (334 MB), where
-15 % are allowed. Most models have less: apart from recurrent ones, tensors below `THRESHOLD` bytes are norms' and
+15 % are allowed. Most models have less: apart from recurrent ones, tensors below 262,144 bytes are norms' and
 losses'."""
-
-THRESHOLD = 262_144
-"""The bytes from which on plans of training on the CPU assume that freed memory is given back: the value of
-MALLOC_MMAP_THRESHOLD_ that they name."""
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default  # the end of torch.tensor(): its argument is new, too
 
@@ -60,12 +60,15 @@ class Timeline:
         nbytes: int64 (n,), the bytes of each.
         freed: int64 (n,), the number of allocations before each was freed; n + 1 if it was not freed.
         gradient: bool (n,), whether each holds the gradient of a parameter.
+        asked: int64 (n,), the bytes of the block that the C library was asked for, which tell whether its heap keeps
+            the block. A library's workspace is larger than what is written of it.
     """
 
     operations: tuple[str, ...]
     nbytes: Bytes
     freed: Bytes
     gradient: NDArray[np.bool_]
+    asked: Bytes
 
     def live(self, *, gradients: bool = True) -> Bytes:
         """Return the bytes alive after each allocation, int64 (n,), those of gradients included or not."""
@@ -84,7 +87,7 @@ class Timeline:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Whether each allocation is what an operation freed before it returned, in two parts or more, bool (n,)."""
+        """Whether each allocation is a block that an operation freed before it returned, bool (n,)."""
         return np.array([name.endswith(", inside") for name in self.operations], dtype=np.bool_)
 
     @property
@@ -101,13 +104,13 @@ class Timeline:
         """Return the most bytes alive at one time, if the allocations were of these bytes, int64 (n,)."""
         return int(replace(self, nbytes=nbytes).live().max(initial=0))
 
-    def peak_in_heap(self, threshold: int = THRESHOLD) -> int:
+    def peak_in_heap(self, threshold: int) -> int:
         """Return the most bytes alive at one time, where the C library's heap keeps what is below a threshold.
 
         The heap does not shrink, so its bytes are those of its own highest moment. What stays below `LEAST_IN_HEAP`
         bytes counts as all else does.
         """
-        is_kept = self.nbytes < threshold
+        is_kept = self.asked < threshold
         small, rest = np.where(is_kept, self.nbytes, 0), np.where(is_kept, 0, self.nbytes)
         in_heap = math.ceil(HEAP * self.highest(small))
         return self.peak if in_heap < LEAST_IN_HEAP else in_heap + self.highest(rest)
@@ -158,6 +161,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Bytes of known earlier storages that were freed inside the block."""
         self._operations: list[str] = []
         self._nbytes: list[int] = []
+        self._asked: list[int] = []
         self._freed: list[int] = []
         # The size and the allocations of each storage, by the id of its Python object, which lives as long.
         self._sizes: dict[int, int] = {}
@@ -181,8 +185,9 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(out):
             for storage in storages(tensor):
                 self._record(storage, str(func))
-        if library.scratch or scratch is not None:  # those of a GPU in any case: steps of all sizes have them in common
-            self._record_scratch(library.scratch if scratch is None else scratch, f"{func}, inside")
+        blocks = library.scratch if scratch is None else ((scratch, scratch),)
+        if blocks:  # that of a GPU in any case: steps of all sizes have it in common
+            self._record_scratch(blocks, f"{func}, inside")
         if self._told:
             self._told()
         return out
@@ -210,43 +215,46 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 is_gradient[self._numbers.get(id(storage), [])] = True
         never = len(self._nbytes) + 1
         freed = np.array([never if at < 0 else at for at in self._freed], dtype=np.int64)
-        return Timeline(tuple(self._operations), np.array(self._nbytes, dtype=np.int64), freed, is_gradient)
+        nbytes, asked = (np.array(column, dtype=np.int64) for column in (self._nbytes, self._asked))
+        return Timeline(tuple(self._operations), nbytes, freed, is_gradient, asked)
 
     def _know(self, storage: torch.UntypedStorage) -> None:
         if id(storage) not in self._sizes:
             self._follow(storage, storage.nbytes())
             self._before[id(storage)] = storage.nbytes()
 
-    def _record(self, storage: torch.UntypedStorage, operation: str, written: int | None = None) -> None:
-        """Record a storage, or what it has grown by; of a workspace only the `written` bytes."""
+    def _record(self, storage: torch.UntypedStorage, operation: str, workspace: tuple[int, int] | None = None) -> None:
+        """Record a storage, or what it has grown by; of a workspace its written bytes, and those asked for."""
         key = id(storage)
         if key in self._workspaces:
             return
-        size = storage.nbytes() if written is None else written
+        size, asked = workspace or (storage.nbytes(), storage.nbytes())
         before = self._sizes.get(key)
         if before is None:
             self._follow(storage, 0)
             before = 0
-        if written is not None:
+        if workspace is not None:
             self._workspaces.add(key)
         if size <= before:
             return
         self._sizes[key] = size
-        self._numbers.setdefault(key, []).append(self._allocated(size - before, operation))
+        self._numbers.setdefault(key, []).append(self._allocated(size - before, operation, asked - before))
         self._check_limit(size - before, operation)
 
-    def _record_scratch(self, nbytes: int, operation: str) -> None:
-        """Record bytes that an operation has while it runs, beside its results."""
-        number = self._allocated(nbytes, operation)
+    def _record_scratch(self, blocks: Blocks, operation: str) -> None:
+        """Record blocks that an operation has while it runs, beside its results."""
+        numbers = [self._allocated(nbytes, operation, asked) for nbytes, asked in blocks]
         try:
-            self._check_limit(nbytes, operation)
+            self._check_limit(sum(nbytes for nbytes, _ in blocks), operation)
         finally:
-            self._free(number)
+            for number in numbers:
+                self._free(number)
 
-    def _allocated(self, nbytes: int, operation: str) -> int:
-        """Record so many bytes, and return the number of the allocation."""
+    def _allocated(self, nbytes: int, operation: str, asked: int) -> int:
+        """Record so many bytes of a block of those `asked` for, and return the number of the allocation."""
         self._operations.append(operation)
         self._nbytes.append(nbytes)
+        self._asked.append(asked)
         self._freed.append(-1)
         self.live += nbytes
         self.peak = max(self.peak, self.live)

@@ -175,7 +175,7 @@ def _could_fit(plan: Plan) -> bool:
     """Return whether the lines that do not depend on the batch size leave any room."""
     gpu, ram = plan.gpu, plan.ram
     on_gpu = gpu is None or gpu.free is None or gpu.without(*TEMPORARY, "fragmentation") < gpu.free
-    return on_gpu and (ram.free is None or ram.without("loader", *TEMPORARY) < ram.free)
+    return on_gpu and (ram.free is None or ram.without("loader", "slots", *TEMPORARY) < ram.free)
 
 
 def _first_rows(request: Request, size: int) -> Any:

@@ -16,10 +16,19 @@ import torch
 
 from memload.memory import budget
 from memload.planning.allocations import Told
-from memload.planning.batch_size_request import BatchSizeRequest, device_of, memory_of, setting_of
+from memload.planning.batch_size_request import (
+    BatchSizeRequest,
+    Target,
+    Trained,
+    bounds_of,
+    device_of,
+    memory_of,
+    setting_of,
+)
 from memload.planning.curves import Curve
 from memload.planning.graph_spread import SURE
 from memload.planning.heap import left_by_last_batch
+from memload.planning.heap_surplus import heap_times
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.memory_budget import MemoryBudget
 from memload.planning.model_bytes import Modules, Optimizers
@@ -78,9 +87,10 @@ def compute_batch_size(
         teacher: a module, or several, that are only run forward; their weights count.
         limit: bytes to plan for, such as "24GB"; for "cuda" also the name of a GPU, such as "T4". Default: the memory
             of the device; on a CPU: the bytes that this process may still take, divided among the processes of the
-            machine (LOCAL_WORLD_SIZE). Tensors below 32 MB count twice there, since glibc's heap keeps freed ones,
-            and part of those of an epoch's short last batch once more, unless MALLOC_MMAP_THRESHOLD_=262144 and
-            MALLOC_TRIM_THRESHOLD_=262144 are in the environment.
+            machine (LOCAL_WORLD_SIZE). What glibc's heap takes beyond tensors that are alive counts there, as ten
+            steps with about 48 MB alive show it with mode "measured", else as a bound: twice the tensors below 32 MB;
+            and part of those of an epoch's short last batch once more. With MALLOC_MMAP_THRESHOLD_=262144 and
+            MALLOC_TRIM_THRESHOLD_=262144 in the environment, it takes hardly more.
         target_utilization: the share of `limit` that may be used, above 0 and up to 1. The rest is for workspaces of
             libraries and fragmentation, which cannot be observed.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
@@ -109,21 +119,9 @@ def compute_batch_size(
     """
     if mode not in ("static", "measured", "trial"):
         raise ValueError(f'mode must be "static", "measured" or "trial", got {mode!r}')
-    setting = setting_of(
-        model,
-        sample,
-        device,
-        loss=loss,
-        optimizer=optimizer,
-        teacher=teacher,
-        limit=limit,
-        target_utilization=target_utilization,
-        min_batch_size=min_batch_size,
-        max_batch_size=max_batch_size,
-        precision=precision,
-        accumulate=accumulate,
-        loader=loader,
-    )
+    bounds = bounds_of(min_batch_size, max_batch_size)
+    trained = Trained(model, loss, optimizer, teacher, precision, accumulate)
+    setting = setting_of(trained, sample, Target(device, limit, target_utilization), bounds, loader)
     with bar("batch size", None, progress, unit=" operations") as shown:
         told = functools.partial(shown.update, 1)
         return _by_trial(setting, told) if mode == "trial" else _predicted(setting, mode, limit, told)
@@ -135,7 +133,27 @@ def _predicted(setting: BatchSizeRequest, mode: Mode, limit: int | str | None, t
         weights = setting.own.weights + setting.static.teacher
         now, _ = memory_of(setting.device, device_of(setting.models), limit, weights)
         setting = replace(setting, total=min(setting.total, now))
+    if setting.heap > 1 and mode == "measured":
+        setting = replace(setting, heap=_heap_of(setting, found, told))
     return budget_of(setting, found, mode)
+
+
+def _heap_of(setting: BatchSizeRequest, found: Measured, told: Told) -> float:
+    """Return how many times bytes count in the heap, as steps of these models show it here."""
+    if device_of(setting.models).type != "cpu":
+        return setting.heap
+    batch = found.inputs.lines.max(axis=0)
+    return heap_times(
+        setting.kind,
+        setting.losses,
+        setting.models,
+        setting.teachers,
+        found.step.plus(*batch) if setting.counts_inputs else found.step,
+        found.inputs,
+        room=max(1, setting.room),
+        batches_in_heap=setting.counts_inputs,
+        told=told,
+    )
 
 
 def _without_memory(setting: BatchSizeRequest, told: Told) -> Measured:

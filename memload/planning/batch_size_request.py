@@ -84,32 +84,53 @@ class BatchSizeRequest:
         return int(self.total * self.target_utilization) - self.static.total + self.own.gradients
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What a step trains, as users give it; see `compute_batch_size`.
+
+    Raises:
+        ValueError: `accumulate` is below 1.
+    """
+
+    model: Modules
+    loss: LossOf | Sequence[LossOf] | None = None
+    optimizer: Optimizers = None
+    teacher: Modules | None = None
+    precision: torch.dtype | str | None = None
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise ValueError(f"accumulate is the number of batches of a step: at least 1, got {self.accumulate}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The memory to plan for, as users give it; see `compute_batch_size`.
+
+    Raises:
+        ValueError: `utilization` is no share.
+    """
+
+    device: torch.device | str | None = None
+    limit: int | str | None = None
+    utilization: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.utilization <= 1:
+            raise ValueError(
+                f"target_utilization is a share of the memory, above 0 and up to 1; got {self.utilization}"
+            )
+
+
 def setting_of(
-    model: Modules,
-    sample: Any,
-    device: torch.device | str | None = None,
-    *,
-    loss: LossOf | Sequence[LossOf] | None = None,
-    optimizer: Optimizers = None,
-    teacher: Modules | None = None,
-    limit: int | str | None = None,
-    target_utilization: float = 0.9,
-    min_batch_size: int = 1,
-    max_batch_size: int | None = None,
-    precision: torch.dtype | str | None = None,
-    accumulate: int = 1,
-    loader: Any = None,
+    trained: Trained, sample: Any, memory: Target, bounds: tuple[int, int] = (1, _MOST), loader: Any = None
 ) -> BatchSizeRequest:
-    """Return the checked arguments of `compute_batch_size`."""
-    models, teachers = modules_of(model), [] if teacher is None else modules_of(teacher)
-    optimizers = optimizers_of(optimizer)
-    if not 0 < target_utilization <= 1:
-        raise ValueError(f"target_utilization is a share of the memory, above 0 and up to 1; got {target_utilization}")
-    least, most = _bounds(min_batch_size, max_batch_size)
-    if accumulate < 1:
-        raise ValueError(f"accumulate is the number of batches of a step: at least 1, got {accumulate}")
-    here = device_of(models)
-    target = torch.device(device) if device is not None else here
+    """Return the checked arguments of `compute_batch_size`; `bounds` are those of `bounds_of`."""
+    models, teachers = modules_of(trained.model), [] if trained.teacher is None else modules_of(trained.teacher)
+    optimizers = optimizers_of(trained.optimizer)
+    limit, here = memory.limit, device_of(models)
+    target = torch.device(memory.device) if memory.device is not None else here
     own = model_bytes(models, optimizers, device_type=target.type)
     own = replace(own, params=own.params + nbytes_of(_outside(optimizers, [*models, *teachers])))
     teaching = model_bytes(teachers).weights if teachers else 0
@@ -132,18 +153,18 @@ def setting_of(
         models=models,
         optimizers=optimizers,
         teachers=teachers,
-        losses=losses_of(models, loss, teachers, precision_of(precision), "cpu" if here.type == "meta" else here.type),
+        losses=_losses_of(trained, models, teachers, here),
         kind=kind,
         device=target,
         total=total,
         own=own,
         static=static,
-        target_utilization=target_utilization,
-        accumulate=accumulate,
+        target_utilization=memory.utilization,
+        accumulate=trained.accumulate,
         slots=slots,
         counts_inputs=not in_slots,
-        least=least,
-        most=most,
+        least=bounds[0],
+        most=bounds[1],
         is_free_here=is_free_here,
         heap=HEAP if is_free_here and heap_keeps_tensors() else 1.0,
         threshold=heap_threshold() if is_free_here else 0,
@@ -153,7 +174,19 @@ def setting_of(
     )
 
 
-def _bounds(least: int, most: int | None) -> tuple[int, int]:
+def _losses_of(
+    trained: Trained, models: Sequence[torch.nn.Module], teachers: Sequence[torch.nn.Module], here: torch.device
+) -> Sequence[LossOf]:
+    precision = precision_of(trained.precision)
+    return losses_of(models, trained.loss, teachers, precision, "cpu" if here.type == "meta" else here.type)
+
+
+def bounds_of(least: int, most: int | None) -> tuple[int, int]:
+    """Return the bounds of a batch size.
+
+    Raises:
+        ValueError: one is no integer from 1 on, or they are in the wrong order.
+    """
     for name, value in (("min_batch_size", least), ("max_batch_size", most)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be an integer from 1 on, got {value!r}")

@@ -33,13 +33,21 @@ class Each:
 
     Attributes:
         lines: float64 (allocations, terms), the polynomial of each.
+        asked: float64 (allocations, terms), those of the blocks that the C library is asked for.
         timeline: the allocations of one batch.
         varies: whether batches of a loop differ in size, as those of graphs do.
     """
 
     lines: Floats
+    asked: Floats
     timeline: Timeline
     varies: bool = False
+
+    @classmethod
+    def of_step(cls, step: Timeline, *, varies: bool = False) -> Each:
+        """Return the allocations of one step, whose batch has no other size; their only term is 1."""
+        lines, asked = (nbytes[:, None].astype(np.float64) for nbytes in (step.nbytes, step.asked))
+        return cls(lines, asked, step, varies)
 
     def peak(self, terms: Floats, times: float) -> float:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
@@ -53,9 +61,8 @@ class Each:
         Source: https://man7.org/linux/man-pages/man3/mallopt.3.html, M_MMAP_THRESHOLD: allocations "that can't be
         satisfied from the free list".
         """
-        nbytes = np.maximum(self.lines @ terms, 0)
-        in_heap = self._in_heap(nbytes, times)
-        rest = np.where(in_heap > 0, 0, nbytes)
+        in_heap = self._in_heap(terms, times)
+        rest = np.where(in_heap > 0, 0, self._nbytes(terms))
         apart = self._highest(in_heap) + self._highest(rest)
         at_once = self._highest(in_heap + rest)
         return apart if self.varies else (apart + at_once) / 2
@@ -65,22 +72,26 @@ class Each:
 
         As `Timeline.peak_in_heap`, by which plans of training count.
         """
-        nbytes = np.maximum(self.lines @ terms, 0).round().astype(np.int64)
-        return replace(self.timeline, nbytes=nbytes).peak_in_heap(threshold)
+        nbytes, asked = (one.round().astype(np.int64) for one in (self._nbytes(terms), self.asked @ terms))
+        return replace(self.timeline, nbytes=nbytes, asked=asked).peak_in_heap(threshold)
 
     def kept(self, terms: Floats, times: float) -> float:
         """Return the bytes of the C library's heap after a step, where what it keeps counts so many times."""
-        return self._highest(self._in_heap(np.maximum(self.lines @ terms, 0), times))
+        return self._highest(self._in_heap(terms, times))
 
-    def _in_heap(self, nbytes: Floats, times: float) -> Floats:
+    def _nbytes(self, terms: Floats) -> Floats:
+        nbytes: Floats = np.maximum(self.lines @ terms, 0)
+        return nbytes
+
+    def _in_heap(self, terms: Floats, times: float) -> Floats:
         """Return what allocations take in the C library's heap; 0 for those that it does not keep.
 
-        It keeps what is below `MAPPED` bytes. What convolutions take inside themselves breaks it up, and has twice the
-        surplus; of the memory of recurrent layers, which have few and large parts, half finds room in what is kept.
+        It keeps blocks below `MAPPED` bytes. What convolutions take inside themselves breaks it up, and has twice the
+        surplus. Blocks of recurrent layers are few, and have that of other tensors.
         """
-        inside, recurrent = self.timeline.inside, self.timeline.of_recurrent_layers
-        surplus = (times - 1) * np.where(recurrent, 0.5, np.where(inside, 2, 1))
-        taken: Floats = (1 + surplus) * np.where(nbytes < MAPPED * np.where(inside, 2, 1), nbytes, 0)
+        breaks = self.timeline.inside & ~self.timeline.of_recurrent_layers
+        surplus = (times - 1) * np.where(breaks, 2, 1)
+        taken: Floats = (1 + surplus) * np.where(self.asked @ terms < MAPPED, self._nbytes(terms), 0)
         return taken
 
     def _highest(self, nbytes: Floats) -> float:
@@ -163,23 +174,24 @@ def curve_of(kind: Kind, counts: Sequence[tuple[int, ...]], steps: Sequence[Time
         return found
     timeline = steps[-1] if gradients else replace(steps[-1], nbytes=np.where(steps[-1].gradient, 0, steps[-1].nbytes))
     nbytes = np.stack([np.where(timeline.gradient & (not gradients), 0, step.nbytes) for step in steps])
-    each = Each(_lines(kind, counts, nbytes.astype(np.float64)), timeline, varies=len(kind.units) > 1)
+    asked = np.stack([step.asked for step in steps])
+    lines, of_blocks = (_lines(kind, counts, one.astype(np.float64)) for one in (nbytes, asked))
+    each = Each(lines, of_blocks, timeline, varies=len(kind.units) > 1)
     return replace(found, each=each)
 
 
 def _with_first(each: Each, line: Floats) -> Each:
     """Return the allocations after another one that stays, such as a batch."""
     before = each.timeline
-    return Each(
-        np.concatenate([line[None], each.lines]),
-        Timeline(
-            ("", *before.operations),
-            np.concatenate([[0], before.nbytes]),
-            np.concatenate([[len(before.nbytes) + 2], before.freed + 1]),
-            np.concatenate([[False], before.gradient]),
-        ),
-        each.varies,
+    timeline = Timeline(
+        ("", *before.operations),
+        np.concatenate([[0], before.nbytes]),
+        np.concatenate([[len(before.nbytes) + 2], before.freed + 1]),
+        np.concatenate([[False], before.gradient]),
+        np.concatenate([[0], before.asked]),
     )
+    lines, asked = (np.concatenate([line[None], of_blocks]) for of_blocks in (each.lines, each.asked))
+    return Each(lines, asked, timeline, each.varies)
 
 
 def through(kind: Kind, counts: Sequence[tuple[int, ...]], live: Floats, *, exact: bool) -> Curve:

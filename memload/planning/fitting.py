@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from memload.planning.batch_size_request import BatchSizeRequest, setting_of
+from memload.planning.batch_size_request import BatchSizeRequest, Target, Trained, setting_of
 from memload.planning.compiling import CompiledStep, compiled_step
 from memload.planning.fit_bytes import Way, largest_within
 from memload.planning.frozen import frozen_parts, weights_of, window_of
@@ -195,11 +195,8 @@ def fit(
     """
     asked = _Asked.of(memory, precisions, device, device_bytes, mode)
     search = _Search(effective_batch, min_batch_size, target_utilization)
-    common: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "teacher": teacher}
-    settings = {
-        one: setting_of(model, sample, device, precision=one, limit=1, target_utilization=target_utilization, **common)
-        for one in asked.precisions
-    }
+    trained, here = Trained(model, loss, optimizer, teacher), Target(device, 1, target_utilization)
+    settings = {one: setting_of(replace(trained, precision=one), sample, here) for one in asked.precisions}
     preferred = settings[asked.wanted[0]]
     with bar("fit", None, progress, unit=" steps") as shown:
 

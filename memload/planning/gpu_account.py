@@ -19,15 +19,16 @@ from memload.device.memory import CONTEXT
 from memload.errors import first_line
 from memload.nested import leaves
 from memload.planning.account import Line
-from memload.planning.allocations import nbytes_of
+from memload.planning.allocations import Timeline, nbytes_of
 from memload.planning.distributed import Strategy, without_exchange
 from memload.planning.frozen import frozen_parts, trains_nothing, weights_of, window_of
 from memload.planning.gpu_libraries import cublas_workspaces, kernels_of
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.graph_steps import GraphStep, needs_values
 from memload.planning.group_samples import batches_in
+from memload.planning.heap import heap_bound, peak_on_cpu
 from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
-from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
+from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes, optimizer_over
 from memload.planning.request import Request
 from memload.planning.sharded import Sharded
 from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, losses_of, telling_dtypes
@@ -45,6 +46,7 @@ Virtual Memory Stitching", ASPLOS 2024, https://arxiv.org/abs/2401.08156, abstra
 
 TEMPORARY = (
     "batches",
+    "arriving rows",
     "transformed batches",
     "activations",
     "gathered parameters",
@@ -60,6 +62,9 @@ an optimizer of a small model beyond that of its plan without, 73 to 75 MB with 
 GRAPH_LIBRARIES = 137_000_000
 """Private memory of what torch_geometric imports, torch._dynamo included: RssAnon of a process after ``import
 torch_geometric.data`` beyond that before, 137 MB with torch_geometric 2.8, Python 3.11 and torch 2.13."""
+
+Steps = dict[tuple[str, bool], list[Timeline]]
+"""The allocations of steps, by the precision in which they compute, and whether gradients exist before them."""
 
 LIBRARIES = ("torch._dynamo", "torch_geometric")
 """Modules of libraries whose memory is counted, if they are not imported yet."""
@@ -153,39 +158,53 @@ class Training:
         return [*frozen_parts(modules_of(self.models)), *self.teachers]
 
     @property
+    def _computing(self) -> str:
+        """The precision in which the models compute."""
+        return self.strategy.computing(self.precision) if self.strategy else self.precision
+
+    @property
+    def _heap(self) -> float:
+        """How many times bytes count that the C library's heap keeps; more than once is a bound."""
+        return heap_bound(counts=self.on_cpu and self.strategy is None, varies=needs_values(self.sample))
+
+    @property
     def _modules(self) -> list[torch.nn.Module]:
         return [*modules_of(self.models), *self.teachers]
 
-    def counted(self, before: Counted | None = None) -> Counted:
+    def counted(self, before: Counted | None = None, steps: Steps | None = None) -> Counted:
         """Return the bytes of training, with frozen models on the GPU or not.
 
         Args:
             before: the bytes with another batch, whose models and optimizers are these.
+            steps: those that were run with this batch and these models, for other settings; what runs here is added.
 
         Raises:
             ValueError: the loss cannot be run without numbers, or is no loss.
         """
         modules = self._modules
         outside = _outside(self._given, modules)
-        precision = self.strategy.computing(self.precision) if self.strategy else self.precision
+        precision = self._computing
         with without_exchange(modules), each_rank_by_itself(modules), Weightless(modules, precision) as light:
             shares = self._shares(modules)
             kept, no_optimizer = (before.kept, before.no_optimizer) if before else self._kept(light, outside, shares)
             if not needs_values(self.sample):
-                return self._with_step(kept, no_optimizer, shares, lambda losses: self._peak(light, losses, shares))
-        steps = [
-            GraphStep(modules, precision, one, self.graphs, self.accumulate > 1 and not shares, self.spread)
+                known = {} if steps is None else steps
+                return self._with_step(
+                    kept, no_optimizer, shares, lambda losses: self._peak(light, losses, shares, known)
+                )
+        of_graphs = [
+            GraphStep(modules, precision, one, self.graphs, self.accumulate > 1 and not shares, self.spread, self._heap)
             for one in batches_in(self.sample)
         ]
         peaks: dict[str, int] = {}
 
         def peak(loss: LossOf) -> int:
-            peaks.update({step.note: step.peak(loss) for step in steps})
+            peaks.update({step.note: step.peak(loss) for step in of_graphs})
             most = max(peaks.values())
             return shares.most(None, max(0, most - shares.made)) if shares else most
 
         found = self._with_step(kept, no_optimizer, shares, peak)
-        return replace(found, of_batch=max(peaks, key=lambda note: peaks[note], default=steps[0].note))
+        return replace(found, of_batch=max(peaks, key=lambda note: peaks[note], default=of_graphs[0].note))
 
     def _shares(self, modules: list[torch.nn.Module]) -> Sharded | None:
         if self.strategy is None:
@@ -255,6 +274,7 @@ class Training:
                 temporary,
                 counted.no_temporary or "; ".join(filter(None, [counted.of_batch, "" if self.loss else of_outputs])),
                 known=not counted.no_temporary,
+                bound=self._heap > 1 and not counted.no_temporary,
             ),
             *exchanged,
             *([Line("optimizer's step", beyond, "beyond the bytes of activations")] if beyond > 0 else []),
@@ -287,20 +307,26 @@ class Training:
             Line("offloaded layers", window_of(frozen), "the largest of a frozen model, and the next one"),
         ]
 
-    def _peak(self, light: Weightless, losses: LossOf | Sequence[LossOf], shares: Sharded | None) -> int:
+    def _peak(self, light: Weightless, losses: LossOf | Sequence[LossOf], shares: Sharded | None, steps: Steps) -> int:
         """Return the most bytes of the forward and backward pass, with gradients, of tensors without memory."""
-        several = [losses] if callable(losses) else losses
+        accumulates = self.accumulate > 1 and not shares
+        key = (self._computing, accumulates)
         with light.tensors(), kernels_of("cpu" if self.on_cpu else "cuda"):
-            steps = ([light.running(loss, one) for loss in several] for one in batches_in(self.sample))
+            if key not in steps:
+                steps[key] = self._run(light, losses, accumulates=accumulates)
             if shares:
-                return max(
-                    shares.most(activation_bytes(run, self._modules, on_cpu=self.on_cpu).timeline) for run in steps
-                )
-            accumulates = self.accumulate > 1
-            found = (
-                activation_bytes(run, self._modules, accumulating=accumulates, on_cpu=self.on_cpu) for run in steps
-            )
-            return max(one.timeline.peak_in_heap() if self.on_cpu else one.peak_with_gradients for one in found)
+                return max(map(shares.most, steps[key]))
+            if not self.on_cpu:
+                return max(step.peak for step in steps[key])
+            return max(peak_on_cpu(step, self._heap) for step in steps[key])
+
+    def _run(self, light: Weightless, losses: LossOf | Sequence[LossOf], *, accumulates: bool) -> list[Timeline]:
+        """Return the allocations of a step with each batch of the sample."""
+        several = [losses] if callable(losses) else losses
+        runs = ([light.running(loss, one) for loss in several] for one in batches_in(self.sample))
+        return [
+            activation_bytes(run, self._modules, accumulating=accumulates, on_cpu=self.on_cpu).timeline for run in runs
+        ]
 
     def _temporary(self, peak: Callable[[LossOf], int], gradients: int) -> int:
         """Return the most temporary bytes of the forward and backward pass, without gradients.
@@ -353,31 +379,10 @@ class Training:
         twins = [
             light.optimizer(one)
             if isinstance(one, torch.optim.Optimizer)
-            else _instance(one, light.trained([modules[k]] if one_each else modules))
+            else optimizer_over(one, light.trained([modules[k]] if one_each else modules))
             for k, one in enumerate(several)
         ]
         return several, twins
-
-
-def _instance(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer that a class, or a function of parameters, makes.
-
-    Raises:
-        TypeError: it makes no optimizer of these parameters.
-    """
-    name = getattr(kind, "__name__", type(kind).__name__)
-    if not callable(kind):
-        raise TypeError(f"optimizer is a torch optimizer, its class, or a function of parameters; got {name}")
-    try:
-        optimizer = kind(parameters)
-    except TypeError as error:
-        raise TypeError(
-            f"optimizer={name} cannot be made of parameters alone ({first_line(error)}): give an instance, or a "
-            f"function such as lambda parameters: {name}(parameters, lr=0.1)"
-        ) from error
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer={name} made a {type(optimizer).__name__}, which is no torch.optim.Optimizer")
-    return optimizer
 
 
 def _no_step(sample: Any, error: Exception) -> str:

@@ -10,13 +10,16 @@ do not tell the sizes of others.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from memload.memory.budget import memory
+from memload.planning.curves import Each
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.measuring import measured
 from memload.planning.model_bytes import activation_bytes
@@ -81,6 +84,7 @@ class GraphStep:
         graphs: the graphs of the batches that are wanted; None: those of the sample.
         accumulating: whether gradients exist from the step before.
         spread: the sizes of the batches; None: batches of `graphs` graphs like those of the sample are wanted.
+        heap: how many times bytes count that the C library's heap keeps.
     """
 
     modules: Sequence[torch.nn.Module]
@@ -89,6 +93,7 @@ class GraphStep:
     graphs: int | None
     accumulating: bool
     spread: GraphSpread | None = None
+    heap: float = 1.0
 
     def peak(self, loss: Callable[[Any], Any]) -> int:
         """Return the most bytes alive at one time in a step, with gradients; the models are afterwards as before.
@@ -143,15 +148,17 @@ class GraphStep:
 
     def _as_it_is(self, loss: Callable[[Any], Any], batch: Any, free: int) -> int:
         found = activation_bytes(lambda: loss(batch), self.modules, accumulating=self.accumulating, limit=free)
-        return found.peak_with_gradients
+        if self.heap == 1:
+            return found.peak_with_gradients
+        return math.ceil(Each.of_step(found.timeline, varies=True).peak(np.ones(1), self.heap))
 
     def _scaled(self, loss: Callable[[Any], Any], batch: Any) -> int:
         kind = kind_of(batch)
         found = measured(kind, [loss], self.modules)
         curve = found.accumulating if self.accumulating else found.step
         if self.spread is not None:
-            return max(curve.at(*counts) for counts in self.spread.counts)
-        return curve.at(*(count * (self.graphs or 0) / kind.counts[0] for count in kind.counts))
+            return max(curve.in_heap(self.heap, *counts) for counts in self.spread.counts)
+        return curve.in_heap(self.heap, *(count * (self.graphs or 0) / kind.counts[0] for count in kind.counts))
 
 
 @contextlib.contextmanager

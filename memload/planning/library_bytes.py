@@ -29,8 +29,13 @@ _CONVOLUTION, _CONVOLUTION_BACKWARD = torch.ops.aten.convolution.default, torch.
 _BLOCK = 16  # channels that oneDNN lays side by side, with AVX-512
 _LSTM = 2  # the mode of both operations
 _FLOAT = 4  # bytes of float32, in which gradients are summed up
-_LINE, _ALIASED, _PAGE = 64, 256, 4096
+_LINE, _ALIASED = 64, 256
+_PAGE = 4096  # bytes: oneDNN's own unit, on machines with larger pages, too
 _MERGED_BELOW = 128  # rows of a float32 batch for which the gates of all steps are computed at once
+
+
+Blocks = tuple[tuple[int, int], ...]
+"""Of each block the bytes that are written, and those that the C library is asked for."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,13 @@ class LibraryBytes:
     """Memory that an operation takes beside its results.
 
     Attributes:
-        scratch: bytes that it frees before it returns.
-        workspace: written bytes of its last result, the workspace; None: all of them.
+        scratch: the blocks that it frees before it returns.
+        workspace: the bytes of its last result, the workspace, that are written, and those that the C library is asked
+            for; None: all of them are written. (The workspace of tensors without memory has no bytes.)
     """
 
-    scratch: int = 0
-    workspace: int | None = None
+    scratch: Blocks = ()
+    workspace: tuple[int, int] | None = None
 
 
 _NONE = LibraryBytes()
@@ -63,20 +69,25 @@ def library_bytes(operation: Any, args: Sequence[Any], out: Any, *, on_cpu: bool
     if on_cpu and operation is _CONVOLUTION_BACKWARD:
         return _convolution_backward(args[1], args[0], wants_input=args[10][0])
     if operation is not _FORWARD and operation is not _BACKWARD:
-        return LibraryBytes(attention_scratch(operation, args))
+        return LibraryBytes(_whole(attention_scratch(operation, args)))
     if args[9 if operation is _FORWARD else 14] != _LSTM:
         return _NONE
     layer = LstmLayer.of(args[0], args[1], args[2])
     if operation is _FORWARD:
-        return LibraryBytes(layer.forward_scratch, layer.kept)
-    return LibraryBytes(layer.backward_scratch)
+        return LibraryBytes(_whole(layer.forward_scratch), (layer.kept, layer.workspace))
+    return LibraryBytes(layer.backward_blocks)
+
+
+def _whole(*nbytes: int) -> Blocks:
+    """Return blocks of which all bytes are written; none if they have none."""
+    return tuple((each, each) for each in nbytes) if any(nbytes) else ()
 
 
 def _convolution(x: torch.Tensor, y: torch.Tensor) -> LibraryBytes:
     """Return the bytes of a forward pass: a blocked copy of the input or of the result, whichever is larger."""
     if not _is_copied(x):
         return _NONE
-    return LibraryBytes(max(_blocked(y), _blocked(x) if x.shape[1] >= _BLOCK else 0))
+    return LibraryBytes(_whole(max(_blocked(y), _blocked(x) if x.shape[1] >= _BLOCK else 0)))
 
 
 def _is_copied(x: torch.Tensor) -> bool:
@@ -100,7 +111,7 @@ def _convolution_backward(x: torch.Tensor, gradient: torch.Tensor, *, wants_inpu
     if not _is_copied(x):
         return _NONE
     blocked = _blocked(x) if x.shape[1] >= _BLOCK else x.numel() * x.element_size() * wants_input
-    return LibraryBytes(_blocked(gradient) + blocked)
+    return LibraryBytes(_whole(_blocked(gradient), blocked))
 
 
 @dataclass(frozen=True)
@@ -147,12 +158,16 @@ class LstmLayer:
         return self._weights + (self._gates if self._merges else self._gates_of_step)
 
     @property
-    def backward_scratch(self) -> int:
-        """Bytes that the backward pass takes: gradients of states, of gates, and of weights in another order."""
+    def backward_blocks(self) -> Blocks:
+        """What the backward pass takes: gradients of states, which are in the workspace, and a scratchpad.
+
+        The scratchpad has gradients of gates, and of weights in another order. A layer of 302 rows, 64 steps and a
+        width of 64 asks for a workspace of 76.2 MB and a scratchpad of 21.2 MB.
+        """
         states = self._gradients + self._cells(_FLOAT)
-        if self.size == _FLOAT:
-            return states + self._gates + 2 * self._weights
-        return states + self._gates // 2 + 3 * self._weights
+        whole = self.size == _FLOAT
+        scratchpad = self._gates + 2 * self._weights if whole else self._gates // 2 + 3 * self._weights
+        return (states, self.workspace), (scratchpad, scratchpad)
 
     @property
     def _merges(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from memload.errors import first_line
 from memload.nested import mapped
 from memload.planning.allocations import Allocations, nbytes_of, no_collection, storages, tensors_in
 
@@ -59,6 +60,27 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, *, device_type: str = "cud
     had = kept_bytes(optimizer)
     fused = all(group.get("fused") for group in optimizer.param_groups)
     return OptimizerBytes(max(found.state, had), 0 if fused else found.temporary)
+
+
+def optimizer_over(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that a class, or a function of parameters, makes.
+
+    Raises:
+        TypeError: it makes no optimizer of these parameters.
+    """
+    name = getattr(kind, "__name__", type(kind).__name__)
+    if not callable(kind):
+        raise TypeError(f"optimizer is a torch optimizer, its class, or a function of parameters; got {name}")
+    try:
+        optimizer = kind(parameters)
+    except TypeError as error:
+        raise TypeError(
+            f"optimizer={name} cannot be made of parameters alone ({first_line(error)}): give an instance, or a "
+            f"function such as lambda parameters: {name}(parameters, lr=0.1)"
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer={name} made a {type(optimizer).__name__}, which is no torch.optim.Optimizer")
+    return optimizer
 
 
 def kept_bytes(optimizer: torch.optim.Optimizer) -> int:

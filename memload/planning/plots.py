@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from memload.monitoring.log import read_log
 from memload.monitoring.plots import new_figure, with_ending
 from memload.monitoring.samples import Sample
-from memload.planning.account import Account, Line
+from memload.planning.account import Account, Line, size_in_words, sum_in_words
 from memload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ def _draw_bar(
         axis.barh(row, size, left=at, height=0.62, label=f"{line.name}, not counted", clip_on=True, **outline)
         at += size
     missing = account.left is not None and account.left < 0
-    sum_text = f"{format_size(account.predicted)}{', does not fit' if missing else ''}"
+    verdict = f", {'may' if account.is_bound else 'does'} not fit" if missing else ""
+    sum_text = f"{sum_in_words(account)}{verdict}"
     wide = account.predicted / scale > 0.25 * width  # the sum stands at the bar's end, or begins where the bar does
     axis.annotate(
         sum_text, (account.predicted / scale if wide else 0, row - 0.31), xytext=(-2 if wide else 2, 1),
@@ -200,7 +201,8 @@ _OUTLINE: dict[str, Any] = {"fill": False, "hatch": "////", "edgecolor": "#aaaaa
 def _size(line: Line) -> str:
     if not line.known:
         return "unknown"
-    return format_size(line.predicted) if line.counted else f"({format_size(line.predicted)})"
+    size = size_in_words(line.predicted, line.bound)
+    return size if line.counted else f"({size})"
 
 
 def _draw_bands(axis: Any, account: Account, samples: Sequence[Sample], curves: Sequence[tuple[str, Figures]]) -> None:
@@ -233,7 +235,7 @@ def _draw_bands(axis: Any, account: Account, samples: Sequence[Sample], curves: 
     axis.set_ylabel(unit)
     frees = {} if account.free is None else {account.free: account}
     free_text = _free_text(frees, [account.free] if near and account.free else [])
-    axis.set_title(f"{format_size(account.predicted)} predicted (dotted), {free_text}", loc="right", fontsize=9)
+    axis.set_title(f"{sum_in_words(account)} predicted (dotted), {free_text}", loc="right", fontsize=9)
     _clean(axis)
     handles = [*drawn, *reversed(_handles(styles, {account.place: account}))]  # in the order of the bands
     _legend(axis, handles)

@@ -231,5 +231,6 @@ def _gibibytes(nbytes: float) -> int:
 
 def _table(rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
     first = max(len(name) for name, *_ in rows)
+    second = max(10, *(len(predicted) for _, predicted, *_ in rows))
     for name, predicted, free, note in rows:
-        yield f"{name:<{first}}  {predicted:>10}  {free:>9}  {note}".rstrip()
+        yield f"{name:<{first}}  {predicted:>{second}}  {free:>9}  {note}".rstrip()

@@ -23,7 +23,7 @@ from memload.planning.accounts import (
     sets_that_fit,
     stock_account,
 )
-from memload.planning.gpu_account import LIBRARIES, Training, fragmentation_line
+from memload.planning.gpu_account import LIBRARIES, Steps, Training, fragmentation_line
 from memload.planning.loader_bytes import LoaderBytes
 from memload.planning.machine import Machine
 from memload.planning.placement import IN_RAM, Placement
@@ -44,6 +44,7 @@ class SetsPlanner:
 
     def __init__(self) -> None:
         self._counted: dict[tuple[Any, ...], Any] = {}
+        self._steps: dict[tuple[Any, ...], Steps] = {}
 
     def __call__(self, request: Request) -> Plan:
         """Return the plan of several data sets, without alternatives."""
@@ -72,15 +73,10 @@ class SetsPlanner:
             training = Training.of(request, sizes.sample, sizes.spread)
             if training is None:
                 return (), ()
-            key = (
-                name,
-                request.batch_size,
-                training.precision,
-                training.accumulate > 1,
-                isinstance(training.sample, str),
-            )
+            of_batch = (name, request.batch_size, isinstance(training.sample, str))
+            key = (*of_batch, training.precision, training.accumulate > 1, training.strategy)
             if key not in self._counted:
-                self._counted[key] = training.counted()
+                self._counted[key] = training.counted(steps=self._steps.setdefault(of_batch, {}))
             found.append((training, training.lines(self._counted[key])))
         most, lines = max(
             found, key=lambda one: (not all(line.known for line in one[1]), sum(line.predicted for line in one[1]))

@@ -265,6 +265,7 @@ def _check_pulled(position: Place, path: str, sampler: Any, seen: int, given: Ge
     if position["epoch"] is not None and epoch_owner(sampler) is None:
         raise damaged(f'{path}["epoch"]', position["epoch"], "None for a sampler without a set_epoch")
     if "states" in position:
+        entries({}, {"ended": true})(position, path)
         return _check_states(position["states"], f'{path}["states"]', sampler)
     states = by_name(lambda name: generator_state(given.get(name)))
     pulled = {"pulled": whole(seen, seen + _MOST_AHEAD), "over": flag}

@@ -11,7 +11,7 @@ import contextlib
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler
@@ -54,14 +54,13 @@ class BatchStream:
         self._pulled = 0
         self._over = False
         self._waiting: deque[Any] = deque()
-        self._states: deque[tuple[int, dict[str, Any]]] = deque()
+        self._states: deque[_SavedStates] = deque()
         self._made: dict[str, str] = {}
         self._first: dict[str, str] = {}
         if position is not None and "states" not in position:
             self._replay(position)
         elif position is not None and self._begin:
-            self._restore(position)
-            self._states.append((self._begin, position["states"]))  # the sampler may not report them before a pull
+            self._resume(position)
         else:
             before = ended if position is None else position  # nothing was pulled: the end of the previous pass counts
             if before is not None and "states" in before:
@@ -80,7 +79,7 @@ class BatchStream:
         if self._waiting:
             return self._waiting.popleft()
         batch = self._pull()
-        while len(self._states) > 1 and self._states[1][0] <= self._begin + seen:
+        while len(self._states) > 1 and self._states[1].pulled <= self._begin + seen:
             self._states.popleft()
         return batch
 
@@ -88,17 +87,20 @@ class BatchStream:
         """Return the position of the pass after the loop has seen `seen` batches."""
         batches = self._begin + seen
         place: dict[str, Any] = {"batches": batches, "epoch": self._epoch}
-        known = [states for pulled, states in self._states if pulled <= batches]
+        known = [saved for saved in self._states if saved.pulled <= batches]
         if known:
-            return {**place, "states": copy.deepcopy(known[-1])}
+            ended = {"ended": True} if known[-1].ended else {}
+            return {**place, "states": copy.deepcopy(known[-1].states), **ended}
         if not self._pulled and not self._first:
             self._first = self._generator_states()  # `_pull_first` restores torch's global generator from this
         return {**place, "pulled": self._pulled, "over": self._over, "made": self._made, "first": self._first}
 
     def _open(self) -> None:
         inner, outer = self._inner, self._sampler
-        batched = type(outer) is BatchSampler  # it iterates its sampler only when the first batch is pulled
-        self._batches = iter(BatchSampler(inner, outer.batch_size, outer.drop_last) if batched else inner)
+        if type(outer) is BatchSampler:  # it iterates its sampler only when the first batch is pulled
+            self._batches = iter(BatchSampler(_UntilItsEnd(inner), outer.batch_size, outer.drop_last))
+        else:
+            self._batches = iter(inner)
 
     def _pull(self) -> Any:
         try:
@@ -127,7 +129,18 @@ class BatchStream:
         owners = {"sampler": self._inner.sampler, "iterator": self._inner.iterator}
         states = {name: copy.deepcopy(owner.state_dict()) for name, owner in owners.items() if is_stateful(owner)}
         if states:
-            self._states.append((self._pulled, states))
+            self._states.append(_SavedStates(self._pulled, states, self._inner.ended))
+
+    def _resume(self, position: Position) -> None:
+        """Go on from the sampler's own state; where that is of its end, nothing is left of the pass."""
+        ended = bool(position.get("ended"))
+        if ended:
+            self._end(position)
+            self._batches = iter(())
+        else:
+            self._restore(position)
+        # What was restored is kept: the sampler may not report it before a pull.
+        self._states.append(_SavedStates(self._begin, position["states"], ended))
 
     def _restore(self, position: Position) -> None:
         """Restore the sampler's own state."""
@@ -186,6 +199,15 @@ class BatchStream:
             self._set(now)
 
 
+class _SavedStates(NamedTuple):
+    """The states that a sampler and its iterator had after a number of pulls."""
+
+    pulled: int
+    states: dict[str, Any]
+    ended: bool
+    """Whether the sampler had come to its end: a batch that is not full is made when there are no more rows."""
+
+
 class _RecordingSampler:
     """A sampler that records its iterator, or returns the iterator in `ready` if there is one."""
 
@@ -193,10 +215,23 @@ class _RecordingSampler:
         self.sampler = sampler
         self.iterator: Any = None
         self.ready: Any = None
+        self.ended = False
 
     def __iter__(self) -> Iterator[Any]:
         self.iterator = iter(self.sampler) if self.ready is None else self.ready
+        self.ended = False
         return self.iterator  # type: ignore[no-any-return]
+
+
+class _UntilItsEnd:
+    """A sampler of single rows that notes when it has come to its end."""
+
+    def __init__(self, inner: _RecordingSampler) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._inner
+        self._inner.ended = True
 
 
 def is_stateful(owner: object) -> bool:

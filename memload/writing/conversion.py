@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,29 @@ import xxhash
 from numpy.typing import NDArray
 
 from memload.casts.rule import Cast, as_cast
-from memload.columns.fields import describe, row_nbytes
+from memload.columns.fields import HasFields, describe, row_nbytes
 from memload.columns.numbers import kind
 from memload.dtypes import dtype_name
+from memload.formats.nifti import ScaledField, is_nifti
 from memload.formats.shards.rows import Rows
+from memload.writing.masks import as_mask, places_by_first_axis
+from memload.writing.voxel_masks import Mask
 
 Form = tuple[torch.dtype, tuple[int, ...]]
 """The dtype and shape of one row."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A mask, and the order in which it keeps elements: "C", or "F" with the first axis fastest, as nibabel has it."""
+
+    mask: NDArray[np.bool_]
+    order: str = "C"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the mask."""
+        return self.mask.shape
 
 
 @dataclass(frozen=True)
@@ -32,14 +49,24 @@ class Conversion:
     """The conversion of one field: any of three steps, in this order.
 
     Args:
-        mask: bool, with the shape of a row or of its first axes; keeps the true elements, in C order, as one axis.
+        mask: bool, with the shape of a row or of its first axes; keeps the true elements, in `order`, as one axis.
         factor: multiplies each element, in float32; in float64 if the field or the cast is float64.
         cast: the cast, as in a loader.
+        order: "C", or "F" for elements whose first axis is fastest.
     """
 
     mask: NDArray[np.bool_] | None = None
     factor: float | None = None
     cast: Cast | None = None
+    order: str = "C"
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """Where each element that the mask keeps comes among these, in the mask's shape."""
+        assert self.mask is not None
+        order: Any = self.order
+        counted: NDArray[np.int64] = np.cumsum(self.mask.ravel(order)).reshape(self.mask.shape, order=order) - 1
+        return counted
 
     def form(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Form:
         """Return the dtype and shape of a converted row of this dtype and shape."""
@@ -52,7 +79,7 @@ class Conversion:
     def apply(self, rows: Rows) -> Rows:
         """Return the converted rows, or the same object if there is nothing to convert."""
         if self.mask is not None:
-            rows = _masked(rows, self.mask)
+            rows = _masked(rows, self.mask, self.order)
         if self.factor is None and self.cast is None:
             return rows
         data = rows.data if rows.data.flags.writeable else rows.data.copy()  # torch warns about read-only arrays
@@ -72,6 +99,7 @@ class Conversion:
     def words(self) -> dict[str, str]:
         """Return texts by option that are equal for equal conversions only."""
         mask = None if self.mask is None else f"{self.mask.shape} {xxhash.xxh3_64_hexdigest(self.mask.tobytes())}"
+        mask = mask if self.order == "C" else f"{mask} {self.order}"
         return {"mask": str(mask), "scale": repr(self.factor), "cast": repr(self.cast)}
 
     def _dtypes(self, dtype: torch.dtype) -> list[torch.dtype]:
@@ -90,9 +118,10 @@ class Conversions:
     """The options for all fields: each is one value for all fields that it fits, or a dict of values by field.
 
     Args:
-        mask: a bool array, or the path of a .npy file of one; for every field whose rows begin with its shape.
+        mask: a bool array, or the path of a .npy or NIfTI file of one; for every field whose rows begin with its shape.
         scale: a number, for the only field beside keys and labels.
         cast: a Cast, or a dtype or its name, for all floating fields and those that are scaled.
+        meant: scale and offset that a file states for the values of fields, by name; a cast to a dtype applies them.
 
     Raises:
         TypeError, ValueError: the value of an option is invalid.
@@ -101,9 +130,16 @@ class Conversions:
     mask: Any = None
     scale: Any = None
     cast: Any = None
+    meant: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of_data(cls, data: Any, mask: Any, scale: Any, cast: Any) -> Conversions:
+        """Return the options for these data; what its files state for the values of fields counts."""
+        fields = data.fields.items() if isinstance(data, HasFields) else ()
+        return cls(mask, scale, cast, {name: one.scale for name, one in fields if isinstance(one, ScaledField)})
 
     def __post_init__(self) -> None:
-        for option, read in (("mask", as_mask), ("scale", _as_factor), ("cast", _as_cast)):
+        for option, read in (("mask", _as_kept), ("scale", _as_factor), ("cast", _as_cast)):
             given = getattr(self, option)
             if isinstance(given, Mapping):
                 object.__setattr__(self, option, {name: read(value) for name, value in given.items()})
@@ -119,16 +155,39 @@ class Conversions:
         """
         masks = _named("mask", self.mask, forms, lambda name: _begins_with(forms[name][1], self.mask.shape))
         scales = _named("scale", self.scale, forms, lambda name: _scaled(forms) == [name])
-        casts = _named("cast", self.cast, forms, lambda name: forms[name][0].is_floating_point or name in scales)
+        casts = _named("cast", self.cast, forms, lambda name: self._is_cast(name, forms, scales))
         for name, mask in masks.items():
-            _check_mask(name, mask, *forms[name])
+            _check_mask(name, mask.mask, *forms[name])
         for name in {**scales, **casts}:
             _check_numbers(name, forms[name][0])
+        for name in self.meant.keys() & forms.keys() - scales.keys():
+            casts |= _meaning(name, casts.get(name), self.meant[name])
         return {
-            name: Conversion(masks.get(name), scales.get(name), casts.get(name))
+            name: _conversion(masks.get(name), scales.get(name), casts.get(name))
             for name in forms
             if name in masks or name in scales or name in casts
         }
+
+    def _is_cast(self, name: str, forms: Mapping[str, Form], scales: Mapping[str, float]) -> bool:
+        """Return whether a cast without the name of a field is for this one."""
+        return forms[name][0].is_floating_point or name in scales or name in self.meant
+
+
+def _meaning(name: str, cast: Cast | None, meant: tuple[float, float]) -> dict[str, Cast]:
+    """Return the cast that makes of stored values those that the file means; none without a cast, which is told."""
+    scale, offset = meant
+    if cast is None:
+        warnings.warn(
+            f"field {name!r}: its file means {scale:g} times the stored values plus {offset:g}, which a set does not "
+            'keep; cast="float32" stores what is meant',
+            stacklevel=4,
+        )
+        return {}
+    return {name: Cast(cast.dtype, scale=scale, offset=offset) if cast == Cast(cast.dtype) else cast}
+
+
+def _conversion(kept: Kept | None, factor: float | None, cast: Cast | None) -> Conversion:
+    return Conversion(None, factor, cast) if kept is None else Conversion(kept.mask, factor, cast, kept.order)
 
 
 def words_of(conversions: Mapping[str, Conversion]) -> dict[str, str]:
@@ -141,31 +200,10 @@ def _of_option(option: str, parts: Mapping[str, Mapping[str, str]]) -> dict[str,
     return {name: words[option] for name, words in parts.items() if words[option] != "None"}
 
 
-def as_mask(given: Any) -> NDArray[np.bool_]:
-    """Return a bool array from an array or from the path of one; zeros and ones of other dtypes count as bool.
-
-    Raises:
-        TypeError, ValueError: the value is no such array, has no axis, or keeps no element.
-    """
-    where = f"the mask {given}" if isinstance(given, (str, Path)) else "the mask"
-    array = load_array(given) if isinstance(given, (str, Path)) else np.asarray(given)
-    if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "buif":
-        raise TypeError(f"{where} is {kind(array)}; expected a bool array, as one .npy file or in memory")
-    mask = array.astype(np.bool_)
-    if array.dtype != np.bool_ and not np.array_equal(mask, array):
-        other = array[(array != 0) & (array != 1)].flat[0]
-        raise ValueError(f"{where} has values other than 0 and 1, such as {other}; make it bool, as by (mask > 0)")
-    if not mask.any():
-        raise ValueError(f"{where} keeps none of its {mask.size:,} elements")
-    return mask
-
-
-def load_array(path: str | Path) -> Any:
-    """Return the array in a .npy file. Raises ValueError if there is none, OSError if the file cannot be read."""
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not a .npy file of numbers ({error})") from error
+def _as_kept(given: Any) -> Kept:
+    if isinstance(given, (str, Path)) and is_nifti(Path(given)):
+        return Kept(Mask.read(Path(given)).volume(), "F")
+    return Kept(as_mask(given))
 
 
 def _as_factor(given: Any) -> float:
@@ -232,10 +270,13 @@ def _check_numbers(name: str, dtype: torch.dtype) -> None:
         raise TypeError(f"field {name!r} is {dtype_name(dtype)}, which can be neither scaled nor cast")
 
 
-def _masked(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+def _masked(rows: Rows, mask: NDArray[np.bool_], order: str) -> Rows:
     shape = (int(mask.sum()), *rows.shape[mask.ndim :])
     elements = rows.data.reshape(len(rows), mask.size, rows.data.shape[1] // mask.size)
-    kept = np.compress(mask.reshape(-1), _wide(elements), axis=1)
+    if order == "C":
+        kept = np.compress(mask.reshape(-1), _wide(elements), axis=1)
+    else:
+        kept = np.take(_wide(elements), places_by_first_axis(mask), axis=1)
     return Rows(rows.dtype, shape, kept.view(np.uint8).reshape(len(rows), row_nbytes(rows.dtype, shape)))
 
 

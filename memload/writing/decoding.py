@@ -157,7 +157,10 @@ def _side_by_side(files: Sequence[Encoded], places: dict[str, Path], task: Task,
         pool.shutdown(wait=True, cancel_futures=True)
     for future in futures:
         if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, Stopped):
-            raise error
+            try:
+                raise error
+            finally:
+                del error, future, futures  # its traceback refers to this frame, which would keep them
 
 
 def stamp_of(path: Path, *more: str) -> str:

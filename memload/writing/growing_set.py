@@ -17,6 +17,7 @@ from memload.formats.shards.index import (
     ShardIndex,
     ShardRecord,
     dump_index,
+    parts_waiting,
     read_index,
 )
 from memload.formats.shards.ragged_input import AnyRows, RaggedRows, blocks_of, differing_rows
@@ -47,6 +48,9 @@ class GrowingSet:
         WriterBusyError: another writer is at work on it.
         ShardFormatError: the set to extend is malformed.
     """
+
+    durable = True
+    """Whether a shard has to be on the disk, beyond a failure of the machine, once it is complete."""
 
     def __init__(self, target: Path, fields: RowFields, *, append: bool, keep: bool, progress: bool | None) -> None:
         self._target = target
@@ -116,6 +120,9 @@ class GrowingSet:
             self._fields.specs = dict(found.fields)
             self._shards += found.shards
 
+    def memory(self, nbytes: int) -> None:
+        """Return None: shards are written to files."""
+
     def next_path(self) -> Path:
         """Return the path of the next shard."""
         return self._path(self._next_number())
@@ -165,7 +172,8 @@ class GrowingSet:
         staging = self._open()
         if not self._shards:
             raise ValueError(f"{self._target}: no row was written; a set needs at least one")
-        staging.publish(dump_index(ShardIndex(self._fields.specs, tuple(self._shards))))
+        inner = (staging.directory / ROWS_FOLDER / INDEX_NAME).exists()
+        staging.publish(dump_index(ShardIndex(self._fields.specs, tuple(self._shards), inner)))
         self._staging = None
 
     def discard(self) -> None:
@@ -205,7 +213,9 @@ class GrowingSet:
 
 def _check_absent(target: Path) -> None:
     if os.path.lexists(target):
-        hint = "append=True, or --append, adds to it" if (target / INDEX_NAME).exists() else "it is not a set of shards"
+        hint = parts_waiting(target) or "it is not a set of shards"
+        if (target / INDEX_NAME).exists():
+            hint = "append=True, or --append, adds to it"
         raise FileExistsError(f"{target}: exists already ({hint}); write to another path, or remove it first")
 
 

@@ -18,29 +18,29 @@ from memload.dataset.recordings.recording import Recording
 from memload.dtypes import DTypeLike
 from memload.errors import FormatError
 from memload.formats.codecs.by_field import Codecs, check_known, words_of
-from memload.formats.nifti import NiftiHeader, decoded_volumes, is_nifti, read_header
-from memload.formats.paths import PathLike, no_file, nothing_at, paths_of
+from memload.formats.nifti import decoded_volumes, is_nifti
+from memload.formats.paths import PathLike, nothing_at, paths_of
 from memload.formats.recordings.bids import check_fetched, runs_in
 from memload.formats.recordings.folder import described
 from memload.formats.recordings.found import Found
 from memload.formats.recordings.nifti import Run, run_of
 from memload.formats.shards.rows import Rows
-from memload.writing.conversion import Conversion, Conversions, Form, as_mask
+from memload.writing.conversion import Conversion, Conversions, Form
 from memload.writing.decoding import Options, Task, stamp_of, write_decoded
 from memload.writing.recordings import SetOf, codec_of, write_folder
 from memload.writing.row_sources import in_parts
 from memload.writing.transposing import Transposer
+from memload.writing.voxel_masks import Mask, Masks, inside, masks_of
 from memload.writing.write import write_rows
 
 _BLOCK_BYTES = 2**24  # of volumes that are decoded at once
-_APART = 0.01  # millimetres by which two grids may differ
 
 
 def write_nifti(
     path: str | Path,
     sources: PathLike | Sequence[PathLike],
     *,
-    mask: PathLike | None = None,
+    mask: Masks = None,
     cast: DTypeLike | None = None,
     tr: float | None = None,
     raw: PathLike | None = None,
@@ -63,6 +63,9 @@ def write_nifti(
         sources: .nii and .nii.gz files, patterns of these, and folders of BIDS.
         mask: a NIfTI file with the grid of the runs, of zeros and ones. Rows are then the voxels where it is one,
             (voxels,), in the order of ``volume[mask]`` in nibabel and nilearn; without it, they are volumes (z, y, x).
+            A pattern, such as "*_desc-brain_mask.nii.gz", gives each run a mask of its own: of the files that match in
+            the run's folder and those above it (or wherever a pattern with a slash leads), the one whose entities of
+            BIDS the run's name has, too, desc and label aside. A mapping names the file of each run.
         cast: a dtype: stores the values that the header means, in that dtype, such as "float32" or "bfloat16". None
             stores those of the file, and `Recording.casts` has their scale.
         tr: as in `memload.open_nifti`, for all runs.
@@ -74,8 +77,8 @@ def write_nifti(
     Raises:
         FileNotFoundError: there is no such file, or a run is a link to one that datalad has not fetched.
         FormatError: as `memload.open_nifti`, but for what is decoded here; or a compressed file is damaged.
-        ValueError: the mask has another grid than a run, or other values than zeros and ones; or two runs have one
-            name.
+        ValueError: a mask has another grid than its run, or other values than zeros and ones; a run has no mask, or
+            several; or two runs have one name.
         FileExistsError, DiskSpaceError, WriterBusyError: as in `memload.write`.
 
     Example:
@@ -89,12 +92,12 @@ def write_nifti(
     if any(place.is_dir() and place.resolve() == Path(path).resolve() for place in places):
         raise ValueError(f"{path}: the data set that is read; write to another folder")
     files = [one for place in places for one in _runs_at(place, suffix)]
-    shape = None if mask is None else Mask.read(Path(mask))
+    masks = masks_of(mask, files)
     dtype = None if cast is None else as_cast(cast)
     if dtype is not None and dtype != Cast(dtype.dtype):
         raise ValueError(f"cast= is a dtype, since the header states scale and offset; got {cast}")
     beside = None if raw is None else Path(raw)
-    runs = [NiftiFile(run_of(file, tr, beside), shape, dtype) for file in files]
+    runs = [NiftiFile(run_of(file, tr, beside), one, dtype) for file, one in zip(files, masks, strict=True)]
     together = len(runs) != 1 or places[0].is_dir()
     options = Options(shard_bytes, codec, resume, progress)
     return write_decoded(path, runs, options, together=together, threads=threads, unit="B")
@@ -114,66 +117,6 @@ def _runs_at(place: Path, suffix: str) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Mask:
-    """Voxels of a grid.
-
-    Attributes:
-        path: of the file.
-        header: its header.
-        voxels: places in a volume (z, y, x), in the order of ``volume[mask]`` of the transposed volume (x, y, z).
-    """
-
-    path: Path
-    header: NiftiHeader
-    voxels: NDArray[np.int64]
-
-    @classmethod
-    def read(cls, path: Path) -> Mask:
-        """Return the mask in a NIfTI file. Raises FormatError or ValueError if there is none."""
-        if not path.is_file():
-            raise no_file(path)
-        if not is_nifti(path):
-            raise FormatError(
-                f"{path}: the mask of NIfTI files is a .nii or .nii.gz file, which says where its voxels lie"
-            )
-        header = read_header(path)
-        if header.volumes != 1 or len(header.shape) != 3:
-            raise FormatError(f"{path}: {header}; a mask is one volume with one number for each voxel")
-        stored = np.concatenate([block.copy() for block in decoded_volumes(path, header, 1)])
-        values = stored.view(str(header.dtype).removeprefix("torch.")).reshape(header.shape)
-        if header.scale is not None:
-            values = np.round(values * header.scale[0] + header.scale[1], 4)  # of floats that were saved as integers
-        try:
-            mask = as_mask(values)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from None
-        return cls(path, header, np.arange(mask.size).reshape(mask.shape).T[mask.T])
-
-    def check(self, run: Run) -> None:
-        """Raise ValueError unless the grid of a run is that of the mask."""
-        if run.header.shape != self.header.shape:
-            raise ValueError(
-                f"{run.path}: its volumes are {run.header.shape[::-1]}, and the mask {self.path} is "
-                f"{self.header.shape[::-1]} (x, y, z): resample it to the grid of the run"
-            )
-        mine, theirs = self.header.place, run.header.place
-        if mine and theirs and max(abs(a - b) for a, b in zip(mine, theirs, strict=True)) > _APART:
-            raise ValueError(
-                f"{run.path}: its voxels lie elsewhere than those of the mask {self.path}: sform is {_short(theirs)}, "
-                f"and {_short(mine)}: resample the mask to the grid of the run"
-            )
-
-    @property
-    def words(self) -> str:
-        """A text that differs between masks."""
-        return f"{self.header.shape} {xxhash.xxh3_64_hexdigest(self.voxels.tobytes())}"
-
-
-def _short(place: Sequence[float]) -> str:
-    return " / ".join(" ".join(f"{value:g}" for value in place[row : row + 4]) for row in (0, 4, 8))
-
-
-@dataclass(frozen=True)
 class NiftiFile:
     """A run that is decoded into the folder of a recording."""
 
@@ -189,7 +132,7 @@ class NiftiFile:
         )
         object.__setattr__(self, "conversion", Conversion(cast=cast))
         if self.mask is not None:
-            self.mask.check(self.run)
+            self.mask.check(self.run.path, self.run.header)
 
     @property
     def path(self) -> Path:
@@ -210,7 +153,7 @@ class NiftiFile:
     def form(self) -> Form:
         """The dtype and shape of a row before the cast."""
         header = self.run.header
-        return header.dtype, header.shape if self.mask is None else (len(self.mask.voxels),)
+        return header.dtype, header.shape if self.mask is None else (self.mask.count,)
 
     def found(self) -> Found:
         """Return what the recording has beside its field."""
@@ -227,7 +170,7 @@ class NiftiFile:
     @property
     def rows_identity(self) -> str:
         """A text that differs if the file, the mask or the cast is another."""
-        return stamp_of(self.path, "" if self.mask is None else self.mask.words, repr(self.conversion.cast))
+        return stamp_of(self.path, "" if self.mask is None else self.mask.digest, repr(self.conversion.cast))
 
     def write(self, target: Path, task: Task) -> None:
         """Make the folder of the recording."""
@@ -291,12 +234,7 @@ class Volumes:
 
     def _decoded(self, start: int, count: int) -> Iterator[Rows]:
         (dtype, shape), mask = self._file.form, self._file.mask
+        voxels = None if mask is None else mask.voxels()
         for block in decoded_volumes(self._file.path, self._file.run.header, count, start):
             self._task.check()
-            yield Rows(dtype, shape, block if mask is None else _inside(block, mask, self._file.run.header))
-
-
-def _inside(block: NDArray[np.uint8], mask: Mask, header: NiftiHeader) -> NDArray[np.uint8]:
-    """Return the voxels of a mask of each volume: (n, bytes)."""
-    inside = np.take(block.view(f"u{header.dtype.itemsize}"), mask.voxels, axis=1)
-    return inside.view(np.uint8)
+            yield Rows(dtype, shape, block if voxels is None else inside(block, voxels, dtype.itemsize))

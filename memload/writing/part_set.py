@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from memload.formats.shards.index import ShardIndex, ShardRecord
 from memload.formats.shards.part_terms import CompletePart, PartAttempt, PartNumber, Parts
 from memload.formats.shards.row_fields import RowFields
@@ -40,6 +43,7 @@ class PartSet:
         self._options, self._source, self._progress = options, source, progress
         self._shards: list[ShardRecord] = []
         self._attempt: PartAttempt | None = folder.attempt(number)
+        self._agrees = False  # with a complete part that has rows
         self.published: CompletePart | None = None
 
     @property
@@ -52,10 +56,14 @@ class PartSet:
         """A path on the disk that shards are written to."""
         return self._open().disk
 
+    @property
+    def durable(self) -> bool:
+        """Whether a shard has to be on that disk, beyond a failure of the machine, once it is complete."""
+        return self._open().durable
+
     def most_on_disk(self, shard_bytes: int) -> int | None:
         """Return the most bytes that lie on that disk at once, for shards of a size; None: all of the part."""
-        count = self._open().shards_on_disk
-        return None if count is None else count * shard_bytes
+        return self._open().most_on_disk(shard_bytes)
 
     @property
     def rows(self) -> int:
@@ -67,6 +75,10 @@ class PartSet:
         if not self._shards:
             self._check_others()
         return self._open().shard(len(self._shards))
+
+    def memory(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Return memory for the next shard, as `PartAttempt.memory`."""
+        return self._open().memory(nbytes)
 
     def state(self, options: Mapping[str, str]) -> None:
         """Add options that the first row decided; call this before it is added."""
@@ -108,12 +120,11 @@ class PartSet:
 
     def _check_others(self) -> None:
         """Compare with a complete part that has rows, so that what cannot be sealed is refused before it is written."""
-        for number in self._folder.numbers()[0]:
-            other = self._folder.read(number) if number != self._number else None
-            if other is not None:
-                self._check_other(other)
-                if other.index.fields:
-                    return
+        for other in () if self._agrees else self._open().others():
+            self._check_other(other)
+            self._agrees = bool(other.index.fields)
+            if self._agrees:
+                return
 
     def _check_other(self, other: CompletePart) -> None:
         try:

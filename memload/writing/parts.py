@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,8 +77,9 @@ def write_part(
 
     Args:
         path: the directory of the set, or its address in a store such as "s3://bucket/shards" or a store object of
-            obstore, the same for all parts. It does not open before it is sealed. Shards for a store are written to
-            TMPDIR, and uploaded one by one: at most two lie there, and the files of one that is compressed.
+            obstore, the same for all parts. It does not open before it is sealed. Shards are uploaded while the next
+            ones are written: plain ones of up to 32 MiB from memory, of which that takes at most 96 MiB, and others
+            from TMPDIR, where at most two lie, or 64 MiB of them, and the files of one that is compressed.
         data: the rows of this part, in the forms of `memload.write`; there may be none.
         part: which part this is, from 0.
         parts: how many parts there are, the same number for all; None if only sealing will tell.
@@ -100,7 +100,7 @@ def write_part(
         `print` it for one line about it.
 
     Raises:
-        FileExistsError: the set is sealed, or something else is at `path`.
+        FileExistsError: the set is sealed, or something else is at `path`, such as the parts of a job of `ShardSink`.
         WriterBusyError: the set is being sealed.
         ValueError, TypeError: `data` is of another type, `part` is not one of `parts`, a conversion does not fit the
             fields, or the fields or the number of parts are not those of the parts that are complete.
@@ -120,7 +120,7 @@ def write_part(
         >>> memload.seal(path)[6]["x"]
         tensor(6)
     """
-    conversions, fields = Conversions(mask, scale, cast), fields_of_parts(ragged, codec)
+    conversions, fields = Conversions.of_data(data, mask, scale, cast), fields_of_parts(ragged, codec)
     job = _job(data, rows, PartNumber(part, parts), conversions, fields, shard_bytes)
     return job.run(parts_at(path), resume, progress)
 
@@ -149,20 +149,20 @@ def write_alone(
         )
 
 
-def parts_at(path: Any) -> Parts:
-    """Return the parts of the set at a path, or at the address of a store.
+def parts_at(path: Any, job: str = "") -> Parts:
+    """Return the parts of the set at a path, or at the address of a store; those of a job, or of no job.
 
     Raises:
         TypeError, ValueError: it is neither, or is where sets cannot be written.
         ImportError: obstore is not installed.
     """
     if not is_remote(path):
-        return PartsFolder(target_of(path))
-    from memload.formats.remote.objects import Address
+        return PartsFolder(target_of(path), job)
+    from memload.formats.remote.addresses import Address
     from memload.formats.remote.store_parts import StoreParts
 
     address = Address(path)
-    return StoreParts(address) if address.local is None else PartsFolder(target_of(address.local))
+    return StoreParts(address, job) if address.local is None else PartsFolder(target_of(address.local), job)
 
 
 class Outcome(NamedTuple):
@@ -201,7 +201,7 @@ class PartJob:
         """Write the part as `run` does, and return also the part with its rows."""
         source = self._source
         options = self._words | ({} if self.of is None else {"source or rows": self.of})
-        complete = _same(folder, self.number, source, options) if resume else None
+        complete = self._complete(folder, source, options, progress) if resume and source is not None else None
         if complete is not None:
             note(f"{folder.target}: {self.number} is complete, of the same rows and options; left as it is", progress)
             return Outcome(complete, complete)
@@ -213,6 +213,24 @@ class PartJob:
                 copy_row_source(writer, self.given, self._chosen, progress)
         assert into.published is not None
         return Outcome(into.published, into.own)
+
+    def _complete(
+        self, folder: Parts, source: str, options: Mapping[str, str], progress: bool | None
+    ) -> CompletePart | None:
+        """Return the part if it is complete, of the same rows and options; a line says why one is written again."""
+
+        def is_same(part: CompletePart) -> bool:
+            if (part.source, part.options) == (source, options):
+                return True
+            differs = _differing({**part.options, "source": str(part.source)}, {**options, "source": source})
+            note(f"{folder.target}: {self.number} is complete, but with another {differs}; writing it again", progress)
+            return False
+
+        try:
+            return folder.complete(self.number, is_same)
+        except ShardFormatError as error:
+            note(f"{error}; writing {self.number} again", progress)
+            return None
 
     def _writer(self, into: PartSet) -> RowWriter:
         rows = None if isinstance(self.given, Iterator) else self.given.rows
@@ -245,10 +263,12 @@ def seal(path: str | Path, *, parts: int | None = None) -> Dataset:
 
     Args:
         path: the directory or the address that `write_part` wrote to.
-        parts: how many parts there are; only needed if `write_part` was not told.
+        parts: how many parts there are; only needed if `write_part` was not told. It is not compared with a set that
+            is sealed already, whose index does not say of how many parts it was made.
 
     Raises:
         FileNotFoundError: there are no parts at `path`.
+        FileExistsError: the parts are those of a job of `ShardSink`, which seals them itself.
         ValueError: parts are missing, were written as other numbers of parts, or disagree in fields, dtypes, shapes or
             codecs; or no part has a row. Nothing is changed, and parts can be written on.
         ShardFormatError: a shard, or the index of a part, is missing or damaged.
@@ -292,7 +312,7 @@ def write_share(
     """
     assert number.parts is not None
     rows = range(len(dataset) * number.part // number.parts, len(dataset) * (number.part + 1) // number.parts)
-    conversions, fields = Conversions(mask, scale, cast), fields_of_parts((), codec)
+    conversions, fields = Conversions.of_data(dataset, mask, scale, cast), fields_of_parts((), codec)
     job = _job(dataset, rows, number, conversions, fields, shard_bytes)
     return replace(job, of=identity_of(dataset)).run(parts_at(path), resume, progress)
 
@@ -311,16 +331,8 @@ def _job(
     return PartJob(number, rows_of(data) if source is None else source, conversions, fields, parse_size(shard_bytes))
 
 
-def _same(folder: Parts, number: PartNumber, source: str | None, options: Mapping[str, str]) -> CompletePart | None:
-    """Return the complete part of the same rows and options, if its shards are there."""
-    if source is None or folder.is_sealed:
-        return None
-    with contextlib.suppress(ShardFormatError):
-        part = folder.read(number)
-        if part is not None and (part.source, part.options) == (source, options):
-            folder.check(part.index)
-            return part
-    return None
+def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    return ", ".join(sorted(name for name in {*one, *other} if one.get(name) != other.get(name)))
 
 
 def _written(part: CompletePart) -> WrittenPart:

@@ -36,12 +36,14 @@ class ShardSink(_Datasink):
 
     Each write task of Ray writes one part, on its own machine, to a file system that all share, or to a store. The
     driver seals the parts when the job succeeds; a job that fails leaves nothing. A task that Ray runs again writes its
-    part again. Rows come in the order of Ray's tasks, which is that of its dataset only if Ray preserves order.
+    part again, and one that outlives its job is in no set of another job. Rows come in the order of Ray's tasks, which
+    is that of its dataset only if Ray preserves order.
 
     Columns of numbers and tensors become fields, columns of str texts.
 
     Args:
-        path: the directory to create; or an address in a store, such as "s3://bucket/shards", with nothing there yet.
+        path: the directory to create, or an empty one; or an address in a store, such as "s3://bucket/shards", with
+            nothing there yet.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB"; each part has at least one shard.
         codec: as in `memload.write`, but not "auto".
         ragged: the columns whose rows may differ in length, as in `memload.ShardWriter`.
@@ -74,18 +76,19 @@ class ShardSink(_Datasink):
         self._path: Any = folder.target if isinstance(folder, PartsFolder) else path
         self._shard_bytes = parse_size(shard_bytes)
         self._codec, self._ragged = codec, dict(ragged) if isinstance(ragged, Mapping) else list(ragged)
-        self._job: str | None = None
+        self._job = ""
 
     def on_write_start(self, schema: Any = None) -> None:  # noqa: ARG002 - the rows themselves have the fields
         """Make the directory, or take the address. Raises FileExistsError if something is there already."""
-        job = uuid.uuid4().hex
-        parts_at(self._path).reserve(job)
-        self._job = job
+        self._job = ""
+        job = f"job-{uuid.uuid4().hex}"
+        parts_at(self._path, job).reserve()
+        self._job = job  # which travels to the tasks
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         """Write the blocks of one task as a part, and return its number."""
         number, fields = PartNumber(int(ctx.task_idx)), fields_of_parts(self._ragged, self._codec)
-        into = PartSet(parts_at(self._path), number, fields, {}, None, progress=False)
+        into = PartSet(parts_at(self._path, self._job), number, fields, {}, None, progress=False)
         with RowWriter(into.disk, fields, into, self._shard_bytes, None, None) as writer:
             for block in blocks:
                 columns = _columns(block)
@@ -95,12 +98,12 @@ class ShardSink(_Datasink):
 
     def on_write_complete(self, write_result: Any) -> None:
         """Seal the parts of all tasks."""
-        seal_parts(parts_at(self._path), len(set(write_result.write_returns)))
+        seal_parts(parts_at(self._path, self._job), len(set(write_result.write_returns)))
 
     def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002 - Ray raises it
         """Remove what this job wrote."""
-        if self._job is not None:
-            parts_at(self._path).abandon(self._job)
+        if self._job:
+            parts_at(self._path, self._job).abandon()
 
     def get_name(self) -> str:
         """Return the name of the tasks, as Ray shows it."""

@@ -25,6 +25,7 @@ from memload.columns.fields import Field
 from memload.dataset.dataset import Dataset
 from memload.dataset.recordings.recording import Recording
 from memload.formats.codecs.by_field import Codecs, check_known, words_of
+from memload.formats.nifti import ScaledField
 from memload.formats.recordings.folder import check_storable, described, folders_of
 from memload.formats.recordings.found import Found
 from memload.formats.shards.index import RECORDING_NAME, TIMES_NAME
@@ -57,7 +58,10 @@ def write_recording(
     """
     found = _found(recording)
     check_storable(found)
-    rows = {name: Dataset({name: one}) for name, one in recording.fields.items() if isinstance(one, Field)}
+    fields = {name: one for name, one in recording.fields.items() if isinstance(one, Field)}
+    rows = {
+        name: Dataset({name: one.as_stored() if isinstance(one, ScaledField) else one}) for name, one in fields.items()
+    }  # whose casts stand beside them
     check_known(codec, rows)
     sets = {
         name: SetOf(_words(one, codec_of(name, codec)), partial(write_set, data=one, codec=codec_of(name, codec)))

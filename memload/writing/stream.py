@@ -70,12 +70,12 @@ class ShardStream:
         capacity = max(1, self._shard_bytes // max(1, self._fields.row_bytes))
         if self._expected is not None and self._expected > self.rows:
             capacity = min(capacity, self._expected - self.rows)
-        path, specs = self._into.next_path(), self._fields.specs
+        path, specs, durable = self._into.next_path(), self._fields.specs, self._into.durable
         fields = {name: field for name, field in specs.items() if isinstance(field, FieldSpec)}
         if len(fields) < len(specs):
-            self._file = RaggedShardFile(path, specs, self._shard_bytes)
+            self._file = RaggedShardFile(path, specs, self._shard_bytes, durable)
         else:
-            self._file = ShardFile(path, fields, capacity)
+            self._file = ShardFile(path, fields, capacity, durable, self._into.memory)
         return self._file
 
 

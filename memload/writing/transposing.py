@@ -88,7 +88,7 @@ class _MappedRows:
         self._mask = conversion.mask
         self._numbers = replace(conversion, mask=None)
         if self._mask is not None:
-            self._places = np.cumsum(self._mask).reshape(self._mask.shape) - 1
+            self._places = conversion.ranks
 
     def wanted(self, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
         """Return the mask in the shape of a whole row."""

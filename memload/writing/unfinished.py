@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from memload._core import version
 from memload.errors import ShardFormatError
 from memload.formats.shards.index import ShardIndex, dump_index, parse_index
 from memload.formats.shards.reading import damages_of
@@ -20,14 +21,20 @@ from memload.formats.shards.staging import Staging, fsync_directory, write_durab
 from memload.progress import byte_bar, note
 from memload.sizes import format_size
 
+_OF_OTHER_FORMAT = (
+    f"an unfinished write is here that memload {version} cannot go on with: its list of complete shards is damaged, or "
+    "of another version; starting over"
+)
+
 
 @dataclass(frozen=True)
 class Unfinished:
-    """The complete shards of an unfinished set, and the plan of the whole set."""
+    """The complete shards of an unfinished set, the plan of the whole set, and the version of memload that wrote it."""
 
     plan: Mapping[str, str]
     index: ShardIndex
     left_out: tuple[str, ...]
+    version: str = ""  # as of writers before it was noted
 
 
 class Journal:
@@ -52,8 +59,8 @@ class Journal:
         """
         found = read_unfinished(self._path)
         if found is None or found.plan != self._plan:
-            if found is not None:
-                note(f"{target}: {self._starts_over(found)}", progress)
+            if self._path.exists():
+                note(f"{target}: {_OF_OTHER_FORMAT if found is None else self._starts_over(found)}", progress)
             staging.clear()
             return None
         index = _intact(found.index, staging.directory, progress)
@@ -73,7 +80,8 @@ class Journal:
         nbytes = sum(shard.nbytes for shard in index.shards)
         if nbytes - self._recorded < self._size and not force:
             return
-        content = json.loads(dump_index(index)) | {"plan": self._plan, "left_out": list(self.left_out)}
+        about = {"plan": self._plan, "left_out": list(self.left_out), "memload": version}
+        content = json.loads(dump_index(index)) | about
         raw = json.dumps(content, ensure_ascii=False).encode()
         fresh = self._path.with_name(f"{self._path.name}.new")
         write_durably(fresh, raw)
@@ -83,8 +91,10 @@ class Journal:
 
     def _starts_over(self, found: Unfinished) -> str:
         different = sorted(name for name in {*found.plan, *self._plan} if found.plan.get(name) != self._plan.get(name))
+        earlier = found.version or "of an earlier version"
+        by = "" if found.version == version else f", by memload {earlier}, and this is {version}"
         return (
-            f"an unfinished write left {found.index.rows:,} rows, but with another {', '.join(different)}; "
+            f"an unfinished write left {found.index.rows:,} rows, but with another {', '.join(different)}{by}; "
             "starting over"
         )
 
@@ -100,7 +110,7 @@ def read_unfinished(path: Path) -> Unfinished | None:
     plan, left_out = content.get("plan"), content.get("left_out")
     if not isinstance(plan, dict) or not isinstance(left_out, list) or not all(isinstance(k, str) for k in left_out):
         return None
-    return Unfinished(plan, index, tuple(left_out))
+    return Unfinished(plan, index, tuple(left_out), str(content.get("memload", "")))
 
 
 def _intact(index: ShardIndex, directory: Path, progress: bool | None) -> ShardIndex:

@@ -75,7 +75,7 @@ def write(
 
     Rows are selected, masked, scaled and cast in this order. Memory in use stays below 128 MiB, or below eight rows
     where one has more than 16 MiB. Sources whose chunks hold one element of many rows take 256 MiB more, and a
-    temporary file beside the set.
+    temporary file beside the set. Writing to a store takes 96 MiB more.
 
     Args:
         path: the directory to create; or the address of a store, such as "s3://bucket/shards", where the set is written
@@ -87,7 +87,8 @@ def write(
         rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
         mask: a bool array of the shape of a row, or of a row's first axes, or a .npy file of it. Elements where it is
             true are kept, in C order, as one axis. It applies to every field whose rows begin with its shape; a dict
-            gives each field a mask of its own.
+            gives each field a mask of its own. Of a NIfTI file, the voxels of rows (z, y, x) are kept in the order of
+            ``volume[mask]`` in nibabel.
         scale: a number by which to multiply a dataset's only field (keys and labels, which are single integers or
             texts, do not count), or a dict of numbers by field. The result is float32, or float64 where the field or
             its cast is.
@@ -136,7 +137,7 @@ def write(
         write_set = partial(write, shard_bytes=shard_bytes, resume=resume, progress=progress)
         return open_recording(write_recording(path, data, write_set, codec, resume, progress))
     options: dict[str, Any] = {"shard_bytes": shard_bytes, "resume": resume, "progress": progress, "ragged": ragged}
-    conversions = Conversions(mask, scale, cast)
+    conversions = Conversions.of_data(data, mask, scale, cast)
     row_source = row_source_of(data, rows)
     if row_source is None:
         if is_sampled(codec):

@@ -151,8 +151,8 @@ def open_nifti(path: str | os.PathLike[str], *, tr: float | None = None) -> Reco
 
     Raises:
         FileNotFoundError, IsADirectoryError: there is no such file.
-        FormatError: it is compressed, or in the byte order of other machines (`memload.write_nifti` decodes it once);
-            it is damaged or has one volume alone; nothing says when volumes were taken; or a side-car is damaged.
+        FormatError: it is compressed (`memload.write_nifti` decodes it once), is damaged or has one volume alone;
+            nothing says when volumes were taken; or a side-car is damaged.
 
     Example:
         >>> import memload

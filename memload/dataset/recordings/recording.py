@@ -218,7 +218,8 @@ class Recording:
         if not isinstance(within, str):
             return None if within is None else as_intervals("within=", within)
         if within not in self.intervals:
-            raise KeyError(f"no table of intervals {within!r}; there are {list(self.intervals) or 'none'}")
+            why = next((f"; left out: {at}: {one}" for at, one in self.left_out.items() if within in at.split("/")), "")
+            raise KeyError(f"no table of intervals {within!r}; there are {list(self.intervals) or 'none'}{why}")
         return self.intervals[within]
 
     def __str__(self) -> str:

@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from memload import _core
 from memload._core import Column, Slices, Storage, Tiles, Windows
 from memload.casts.rule import Cast
-from memload.columns.exchanged import file_storages, on_storages
 from memload.columns.fields import AnyColumn, Field, row_nbytes
+from memload.columns.parts import file_storages, on_frames, on_storages
 from memload.columns.pickled_columns import pack_columns
-from memload.columns.sliced import on_frames
 from memload.dtypes import TORCH_DTYPES, code_of
 from memload.memory.arenas import Arena, is_shared, private_arena, shared_arena
 from memload.memory.budget import local_processes, local_threads
@@ -358,10 +357,7 @@ def _on_rows(field: Field, image: RowImage, storage: Storage) -> Field:
 
 def _selected(column: AnyColumn, stored: Column) -> Any:
     """The rows of a column in its own order, of those that were loaded each once."""
-    if isinstance(column, Windows):
-        windows = Windows(_selected(column.frames, stored), list(column.steps), list(column.runs))
-        return windows if column.selection is None else windows.select(column.selection)
-    if isinstance(column, Slices):
+    if isinstance(column, Windows | Slices):
         return on_frames(column, _selected(column.frames, stored))
     if column.selection is None:
         return stored

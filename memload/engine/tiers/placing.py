@@ -229,7 +229,7 @@ def _behind_cache(fields: Mapping[str, Field], options: TierOptions, reason: str
 
 def _on_files(fields: Mapping[str, Field], tier: Tier, cache: RowCache | None, reason: str) -> dict[str, Field]:
     """The fields on files that are mapped anew, each once."""
-    from memload.columns.exchanged import on_storages
+    from memload.columns.parts import on_storages
 
     made: dict[Storage, Storage] = {}
 

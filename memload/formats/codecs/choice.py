@@ -94,8 +94,8 @@ def choose_codec(
         >>> choose_codec(memload.from_arrays(x=noise).fields)["x"].codec is None
         True
     """
-    rate, cores = parse_size(disk_rate), threads or len(os.sched_getaffinity(0))
-    return {name: _choice(field, rate, cores) for name, field in fields.items()}
+    rate, threads = parse_size(disk_rate), threads or len(os.sched_getaffinity(0))
+    return {name: _choice(field, rate, threads) for name, field in fields.items()}
 
 
 def _choice(field: Field, disk_rate: int, threads: int) -> CodecChoice:

@@ -165,14 +165,20 @@ def side_cars_of(path: Path, raw: Path | None = None) -> SideCars:
     name = name_of(path)
     if name is None:
         return SideCars({}, (), None)
-    below = _below_root(path)
-    root = path.absolute().parents[len(below)]
-    folders = [*_from(raw, below), *_from(root, below)] if raw is not None else [*_from(root, below)]
+    folders = folders_of(path)
+    if raw is not None:
+        folders = [*_from(raw, _below_root(path)), *folders]
     files = tuple(_that_apply(name, name.suffix, ".json", folders))
     meta: dict[str, Any] = {}
     for file in files:
         meta |= _json(file)
     return SideCars(meta, files, next(reversed([*_that_apply(name, "events", ".tsv", folders)]), None))
+
+
+def folders_of(path: Path) -> list[Path]:
+    """Return the folder of a file and those above it, up to the root of its data set, from there on."""
+    below = _below_root(path)
+    return [*_from(path.absolute().parents[len(below)], below)]
 
 
 def _below_root(path: Path) -> list[str]:

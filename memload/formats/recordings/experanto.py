@@ -81,6 +81,8 @@ def read_experanto(path: Path, wanted: Sequence[str] | None = None) -> Found:
 
 
 def _said(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"there is no {Path(error.filename).name}"
     return f"{_META} has no {error}" if isinstance(error, KeyError) else str(error)
 
 
@@ -108,8 +110,10 @@ def _reader(meta: Mapping[str, Any]) -> _Adds:
 def _add_sequence(found: Found, name: str, folder: Path, meta: Mapping[str, Any]) -> None:
     clock = Clock(rate=meta["sampling_rate"], start=float(meta["start_time"]))
     if meta.get("is_mem_mapped", False):
-        dtype = as_torch_dtype(meta["dtype"])
-        rows = open_raw(folder / "data.mem", name, dtype, (int(meta["n_signals"]),), 0)[name]
+        dtype, signals = as_torch_dtype(meta["dtype"]), int(meta["n_signals"])
+        if signals < 1:
+            raise FormatError(f"{_META} says that it has {signals} signals")
+        rows = open_raw(folder / "data.mem", name, dtype, (signals,), 0)[name]
     else:
         rows = open_npy(folder / "data.npy", name)[name]
     if rows.rows != int(meta.get("n_timestamps", rows.rows)):

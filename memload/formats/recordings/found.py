@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,47 @@ class Found:
                 raise FormatError(f"{strict}: {error}") from error
             self.left_out[place] = str(error)
 
+    def add_table(self, name: str, group: Any, edges: tuple[str, str], columns: Iterable[str]) -> None:
+        """Add the intervals in a group of HDF5 or Zarr, or say why they are left out.
+
+        Args:
+            name: of the table.
+            group: its datasets by name.
+            edges: the names of those that hold starts and stops in seconds.
+            columns: the names of others. Numbers and texts are read; a column of another length is left out and told,
+                and so are intervals without a time, or that do not end behind their beginning.
+        """
+        with self.telling(group.name):
+            start, stop = (group[edge][()] for edge in edges)
+            found = {}
+            for column in columns:
+                if column in edges or column not in group or (values := _column(group[column])) is None:
+                    continue
+                if values.shape[:1] == start.shape[:1]:
+                    found[column] = values
+                else:
+                    why = f"its shape is {values.shape}, and there are {len(start):,} intervals"
+                    self.left_out[f"{group.name}/{column}"] = why
+            if (valid := self._valid(group.name, start, stop)) is not None:
+                start, stop = start[valid], stop[valid]
+                found = {column: values[valid] for column, values in found.items()}
+            self.intervals[name] = Intervals(start, stop, found)
+
+    def _valid(self, place: str, start: Any, stop: Any) -> Any:
+        """Return which intervals of a table there can be, bool (n,), and tell of the others; None: all, or none."""
+        if start.shape != stop.shape or start.ndim != 1 or not {start.dtype.kind, stop.dtype.kind} <= {*"iuf"}:
+            return None  # the error of the intervals says it
+        timed = np.isfinite(start) & np.isfinite(stop)
+        valid = timed & (stop > start)
+        if valid.all() or not valid.any():
+            return None
+        first, without, empty = int(valid.argmin()), int((~timed).sum()), int((timed & ~valid).sum())
+        self.left_out[f"{place}/start and stop"] = (
+            f"{without + empty:,} of {len(start):,} intervals are left out: {without:,} without a time, {empty:,} that "
+            f"do not end behind their beginning; the first is number {first:,}, from {start[first]} to {stop[first]}"
+        )
+        return valid
+
     def names_of_units(self, place: str, ids: Sequence[Any]) -> tuple[Any, ...]:
         """Return the names of units: their ids, or numbers if two have the same one, which is told."""
         several = len(ids) - len(set(ids))
@@ -67,6 +108,17 @@ class Found:
 def text(value: Any) -> str:
     """Return a text of a file, which may be bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _column(dataset: Any) -> Any:
+    """Return the numbers or the texts of a column; None if it has neither, such as references."""
+    dtype = dataset.dtype
+    if dtype.kind in "biuf":
+        return dataset[()]
+    if dtype.kind != "S" and (dtype.kind != "O" or not (dtype.metadata is None or "vlen" in dtype.metadata)):
+        return None
+    values = np.asarray(dataset[()], dtype=object)
+    return np.array([text(one) for one in values.reshape(-1)], dtype=object).reshape(values.shape)
 
 
 def one_row(image: Field) -> Field:

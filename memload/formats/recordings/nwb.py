@@ -32,6 +32,7 @@ from memload.formats.recordings.nwb_zarr import ZarrDataset, ZarrGroup, is_nwb_z
 
 _SERIES = ("acquisition", "stimulus/presentation", "processing", "analysis", "scratch")
 _SPIKES = "units"
+_EDGES = ("start_time", "stop_time")
 
 
 def is_nwb(path: Path) -> bool:
@@ -69,7 +70,7 @@ def read_nwb(path: Path, wanted: Sequence[str] | None = None) -> Found:
             else:
                 _add_units(found, path, file[_SPIKES], strict=wanted is not None)
         for name, table in _tables(file):
-            _add_table(found, name, table)
+            found.add_table(name, table, _EDGES, _columns(table))
     for name in wanted or ():
         if name not in there:
             raise KeyError(f"{path}: no series {name!r}; there are {there}")
@@ -278,8 +279,9 @@ def _observations(group: Any) -> list[tuple[Nanoseconds, Nanoseconds]]:
     if times.ndim != 2 or times.shape[1] != 2:
         raise FormatError(f"obs_intervals are pairs of a start and a stop, got shape {times.shape}")
     ends = group["obs_intervals_index"][()].astype(np.int64) if "obs_intervals_index" in group else [len(times)]
+    stored = {one.tobytes(): one for one in np.split(times, ends)[: len(ends)]}  # mostly the same ones for all units
     found = {}
-    for one in np.split(times, ends)[: len(ends)]:
+    for one in stored.values():
         one = one[np.isfinite(one).all(axis=1)]
         pieces = covered(nanoseconds(one[:, 0], "obs_intervals"), nanoseconds(one[:, 1], "obs_intervals"))
         if len(pieces[0]):
@@ -291,24 +293,11 @@ def _tables(file: Any) -> Iterator[tuple[str, Any]]:
     if "intervals" in file:
         for name in file["intervals"]:
             table = file["intervals"][name]
-            if "start_time" in table and "stop_time" in table:
+            if all(edge in table for edge in _EDGES):
                 yield name, table
 
 
-def _add_table(found: Found, name: str, table: Any) -> None:
-    start, stop = table["start_time"][()], table["stop_time"][()]
-    columns = {}
-    for column in table.attrs.get("colnames", ()):
-        one = text(column)
-        if one in ("start_time", "stop_time") or one not in table or f"{one}_index" in table:
-            continue
-        values = table[one]
-        if values.dtype.kind == "O":
-            texts = values.dtype.metadata is None or "vlen" in values.dtype.metadata
-            if not texts:
-                continue
-            columns[one] = np.array([text(each) for each in values[()]], dtype=object)
-        elif values.dtype.kind in "biuf":
-            columns[one] = values[()]
-    with found.telling(table.name):
-        found.intervals[name] = Intervals(start, stop, columns)
+def _columns(table: Any) -> list[str]:
+    """The names of columns with one value in each row; those with an index differ in length from row to row."""
+    names = map(text, table.attrs.get("colnames", ()))
+    return [name for name in names if f"{name}_index" not in table]

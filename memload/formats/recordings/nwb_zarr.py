@@ -25,7 +25,7 @@ import numpy as np
 from memload.columns.fields import Field
 from memload.errors import FormatError
 from memload.formats.packages import package
-from memload.formats.zarr_store import open_zarr
+from memload.formats.zarr_store import open_zarr, zarr_package
 
 _REFERENCE = np.dtype(object, metadata={"ref": True})
 _TEXT = np.dtype(object, metadata={"vlen": str})
@@ -160,7 +160,7 @@ class ZarrDataset:
 
     def _numbers(self) -> np.ndarray[Any, Any]:
         if not self._stated["shape"]:
-            zarr = package("zarr", "zarr", str(self._folder))
+            zarr = zarr_package(str(self._folder))
             return np.asarray(zarr.open_array(self._folder, mode="r")[()])
         field = self.field()
         found: np.ndarray[Any, Any] = field.gather(np.arange(field.rows)).numpy()

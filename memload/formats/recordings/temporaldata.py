@@ -58,7 +58,7 @@ def read_temporaldata(path: Path, wanted: Sequence[str] | None = None) -> Found:
         for place, group in _below(file, ""):
             kind = _object(group)
             if kind == "Interval":
-                _add_intervals(found, place, group)
+                found.add_table(place, group, ("start", "end"), group)
             for name in _names(place, kind, group):
                 there.append(name)
                 if wanted is None or name in wanted:
@@ -165,16 +165,3 @@ def _spike_times(path: Path, place: str, names: tuple[Any, ...]) -> Units:
     order = np.argsort(units, kind="stable")
     cuts = np.searchsorted(units[order], np.arange(1, len(names)))
     return Units.of_file(names, np.split(times[order], cuts))
-
-
-def _add_intervals(found: Found, place: str, group: Any) -> None:
-    start, stop = group["start"][()], group["end"][()]
-    columns: dict[str, Any] = {}
-    for name in group:
-        values = group[name]
-        if name in ("start", "end") or values.shape[:1] != start.shape:
-            continue
-        texts = values.dtype.kind in "SO"
-        columns[name] = np.array([text(one) for one in values[()].tolist()], dtype=object) if texts else values[()]
-    with found.telling(place):
-        found.intervals[place] = Intervals(start, stop, columns)

@@ -7,50 +7,47 @@ hold(blocks): pin -> claim what is absent -> request -> mirror file -> checksum 
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import errno
 import threading
-import time
 import weakref
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from memload._core import BlockTable, CacheRoom, Storage
+from memload._core import BlockTable, CacheRoom, Storage, give_back
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
 from memload.formats.remote.cache_folder import (
     ETAGS,
     PINNED,
     PRESENT,
+    STATE,
     CachedSet,
     CacheFolder,
     RemoteFile,
     evicted,
     present,
-    punch,
 )
 from memload.formats.remote.etags import Etags
 from memload.formats.remote.link import link
-from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at, write_at
+from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at
 from memload.formats.remote.objects import Objects, Part
 from memload.formats.remote.packed_objects import PackedObjects
+from memload.formats.remote.patience import Blocks, Patience, Seen
+from memload.formats.remote.run_fetch import RunFetch
 from memload.sizes import format_size
 
 NEVER = np.iinfo(np.int32).max
 """The next use of a block that no planned batch needs."""
 
-Blocks = NDArray[np.int64]
-
 _MOST_OF_A_REQUEST = 8 << 20  # bytes
-_LONGEST_WAIT = 120.0  # seconds without any progress, while other processes hold the room
-_LOOK_AGAIN = 1.0  # seconds after which it is asked whether processes have ended
 _VICTIMS = 64  # one of so many blocks is chosen at once: of a large cache many, since all states are looked at
-_STATE, _OTHERS = 3, 8  # of BlockTable.states: the bits of the state, and that another process wants the block
+_OTHERS = 8  # the bit of BlockTable.states that says that another process wants the block
 
 
 class Counts:
@@ -107,8 +104,11 @@ class BlockCache:
             self.mirrors = Mirrors(self._entry)
         self._etags = Etags(None if self._entry is None else self._entry.path / ETAGS)
         weakref.finalize(self, self.mirrors.close)
-        self.limit = keeping.nbytes
-        self._firsts = np.asarray(self.table.first_blocks, dtype=np.int64)
+        self.limit, self._block_bytes = keeping.nbytes, self.table.block_bytes
+        self._bounds = list(self.table.first_blocks)  # of the files, and the end
+        self._begins = frozenset(self._bounds)
+        self._firsts = np.asarray(self._bounds, dtype=np.int64)
+        self._sizes = np.asarray([file.nbytes for file in files], dtype=np.int64)
         self.next_use = np.full(self.table.blocks, NEVER, dtype=np.int32)
         self._errors: dict[int, BaseException] = {}
         self._victims: deque[tuple[int, int]] = deque()
@@ -145,9 +145,8 @@ class BlockCache:
         if len(blocks) == 0:
             return 0
         numbers = np.searchsorted(self._firsts, blocks, side="right") - 1
-        sizes = np.fromiter((file.nbytes for file in self.files), np.int64, len(self.files))
-        at = (blocks - self._firsts[numbers]) * self.table.block_bytes
-        return int(np.minimum(self.table.block_bytes, sizes[numbers] - at).sum())
+        at = (blocks - self._firsts[numbers]) * self._block_bytes
+        return int(np.minimum(self._block_bytes, self._sizes[numbers] - at).sum())
 
     # What a pass calls, which does not wait.
 
@@ -197,7 +196,7 @@ class BlockCache:
         missing = self.begin(blocks)
         try:
             while len(missing):
-                seen = self.room.events
+                seen = Seen.of(self.room)
                 missing = self.proceed(missing)
                 if len(missing):
                     patience.wait(seen, missing)
@@ -222,13 +221,16 @@ class BlockCache:
         for block in blocks.tolist():
             if (error := self._errors.get(block)) is not None:
                 self._errors.clear()  # whoever tries again gets new requests
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame, which would keep the error and the cache
 
     # Blocks of earlier processes.
 
     def _is_sound(self, block: int) -> bool:
         """Compare a block that an earlier process left with its checksum."""
-        number, offset, nbytes = self._place(block)
+        number, offset, nbytes = self.place(block)
         file, base = self.mirrors.place(number)
         data = read_at(file, base + offset, nbytes)
         if len(data) == nbytes and xxhash.xxh3_64_intdigest(data) == self.table.checksum(block):
@@ -239,46 +241,51 @@ class BlockCache:
 
     # Fetching.
 
-    def _place(self, block: int) -> tuple[int, int, int]:
-        """Return the number of the file of a block, its offset there, and its bytes."""
-        number = int(np.searchsorted(self._firsts, block, side="right")) - 1
-        offset = (block - int(self._firsts[number])) * self.table.block_bytes
-        return number, offset, min(self.table.block_bytes, self.files[number].nbytes - offset)
+    def etag(self, number: int) -> str:
+        """Return the ETag of a file, "" if none is known."""
+        return self._etags.of(number) or ""
+
+    def place(self, block: int, count: int = 1) -> tuple[int, int, int]:
+        """Return the number of the file of a block, its offset there, and the bytes of it and those that follow."""
+        number = bisect_right(self._bounds, block) - 1
+        offset = (block - self._bounds[number]) * self._block_bytes
+        return number, offset, min(count * self._block_bytes, self.files[number].nbytes - offset)
 
     def _fetch(self, claimed: Blocks) -> None:
         """Begin the requests for claimed blocks; neighbours are asked for at once."""
+        if len(claimed) == 0:
+            return
         for block in claimed.tolist() if self._errors else ():
             self._errors.pop(block, None)  # of an earlier request
-        most = max(1, _MOST_OF_A_REQUEST // self.table.block_bytes)
-        if len(runs := _runs(np.sort(claimed), self._firsts, most)) == 0:
-            return
-        try:
-            link().submit(self._fetch_runs(runs))
-        except BaseException:
-            self.table.failed(claimed)
-            raise
+        most = max(1, _MOST_OF_A_REQUEST // self._block_bytes)
+        for first, count in _runs(np.sort(claimed), self._begins, most):
+            try:
+                link().fetch(RunFetch(self, first, count))
+            except BaseException:
+                self.table.failed(claimed[claimed >= first])
+                raise
 
-    async def _fetch_runs(self, runs: Sequence[tuple[int, int]]) -> None:
-        await asyncio.gather(*(self._fetch_run(*run) for run in runs))
+    def store(self, first: int, number: int, offset: int, data: Any) -> None:
+        """Write the bytes of claimed blocks, from `first` on, to their mirror file.
 
-    async def _fetch_run(self, first: int, count: int) -> None:
-        number, begin, _ = self._place(first)
-        end = min(begin + count * self.table.block_bytes, self.files[number].nbytes)
-        try:
-            name, etag = self.files[number].name, self._etags.of(number) or ""
-            part = await link().carried(end - begin, lambda: self.objects.part(name, begin, end, etag))
-            self.check([(number, begin, part)])
-            file, base = self.mirrors.place(number)
-            write_at(file, memoryview(part.data), base + begin)
-            self.table.arrived(first, self._checksums(part.data))
-            self.counts.fetched_bytes += end - begin
+        Args:
+            first: the first of them.
+            number: of the file.
+            offset: of the first one there.
+            data: the bytes.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        with self._lock:
+            self.counts.fetched_bytes += len(data)
             self.counts.requests += 1
-        except BaseException as error:
-            self._fail(range(first, first + count), error)
+        file, base = self.mirrors.place(number)
+        self.table.store(first, self._checksums(data), file.number, base + offset, data, self.mirrors.reserve)
 
     def _checksums(self, data: Any) -> list[int]:
         """Return the checksum of each block of some bytes that begin with a block."""
-        size, whole = self.table.block_bytes, memoryview(data)
+        size, whole = self._block_bytes, memoryview(data)
         return [xxhash.xxh3_64_intdigest(whole[at : at + size]) for at in range(0, len(whole), size)]
 
     def check(self, answers: Sequence[tuple[int, int, Part]]) -> None:
@@ -295,6 +302,8 @@ class BlockCache:
             if (nbytes := self.files[number].nbytes) != part.size:
                 happened = "cut" if part.size < nbytes else "replaced"
                 raise self._other(number, begin, f"{happened}: it has {part.size} bytes instead of {nbytes}")
+        if all(self._etags.of(number) == part.etag for number, _, part in answers):
+            return
         settled = self._etags.settle({number: part.etag for number, _, part in reversed(answers)})
         for number, begin, part in answers:
             if settled[number] != part.etag:
@@ -304,7 +313,8 @@ class BlockCache:
         url = self.objects.url_of(self.files[number].name)
         return ShardReadError(f"{url}: the object was {happened}; {self.objects.advice}", file=url, offset=begin)
 
-    def _fail(self, blocks: range, error: BaseException) -> None:
+    def give_up(self, blocks: range, error: BaseException) -> None:
+        """Raise an error for whoever waits for blocks; where the disk is full, go on with less room instead."""
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._clear(blocks)
             if self._goes_on_with_less(blocks):
@@ -320,11 +330,12 @@ class BlockCache:
         self.table.failed(np.arange(blocks.start, blocks.stop))
 
     def _clear(self, blocks: range) -> None:
-        """Give the disk back what was written of blocks before it was full."""
+        """Give the disk back what was written of blocks before it was full, if it is not too full even for that."""
         for block in blocks:
-            number, offset, nbytes = self._place(block)
-            file, base = self.mirrors.place(number)
-            punch(file.number, base + offset, nbytes)
+            number, offset, nbytes = self.place(block)
+            with contextlib.suppress(OSError):  # whoever waits for the blocks is told of the disk instead
+                file, base = self.mirrors.place(number)
+                give_back(file.number, base + offset, nbytes)
 
     def _goes_on_with_less(self, blocks: range) -> bool:
         """Take what lies there, without some blocks, as the room from now on; return False if that is too little.
@@ -355,7 +366,7 @@ class BlockCache:
     def _choose(self, nbytes: int) -> list[int]:
         """Return blocks of about so many bytes whose next use is farthest; none if all are pinned."""
         chosen: list[int] = []
-        count = max(1, nbytes // self.table.block_bytes)
+        count = max(1, nbytes // self._block_bytes)
         for fresh in (False, True):
             if fresh:
                 self._victims.extend(self._farthest(count))
@@ -370,7 +381,7 @@ class BlockCache:
     def _farthest(self, count: int) -> list[tuple[int, int]]:
         """Return `count` blocks that may go, or more, with their next uses: the farthest of what nobody else wants."""
         states = self.table.states(0, self.table.blocks)
-        free = np.flatnonzero((states & (_STATE | PINNED)) == PRESENT)
+        free = np.flatnonzero((states & (STATE | PINNED)) == PRESENT)
         if len(free) == 0:
             return []
         keys = self.next_use[free].astype(np.int64) - (states[free] & _OTHERS != 0) * (np.int64(1) << 40)
@@ -380,52 +391,15 @@ class BlockCache:
         return list(zip(free[order].tolist(), self.next_use[free[order]].tolist(), strict=True))
 
 
-class Patience:
-    """Waits for blocks of a cache, and gives up where other processes keep the room for a long time.
-
-    Args:
-        cache: the cache.
-    """
-
-    def __init__(self, cache: BlockCache) -> None:
-        self._cache = cache
-        self._since = time.monotonic()
-        self._left = -1
-
-    def wait(self, seen: int, missing: Blocks, longest: float = _LOOK_AGAIN) -> None:
-        """Wait until something may have happened since `seen` was the number of events.
-
-        Raises:
-            MemorySpaceError: nothing has come for a long time, or can come.
-        """
-        cache = self._cache
-        if len(missing) != self._left:
-            self._left, self._since = len(missing), time.monotonic()
-        before = time.monotonic()
-        cache.room.wait(seen, longest)
-        if time.monotonic() - before >= longest:
-            cache.table.recover()
-        arriving = cache.table.states(0, cache.table.blocks) & _STATE == 1 if self._is_late else None
-        if arriving is not None and not arriving.any():
-            raise MemorySpaceError(
-                f"the cache of {cache.objects.url} has {format_size(cache.limit)}, all of it in use, and "
-                f"{format_size(cache.bytes_of(missing))} more are needed at once; give a larger cache_bytes="
-            )
-
-    @property
-    def _is_late(self) -> bool:
-        return time.monotonic() - self._since > self.longest
-
-    longest: ClassVar[float] = _LONGEST_WAIT
-
-
-def _runs(blocks: Blocks, firsts: Blocks, most: int) -> list[tuple[int, int]]:
+def _runs(blocks: Blocks, begins: frozenset[int], most: int) -> list[tuple[int, int]]:
     """Return rising numbers of blocks as runs (first, count) of neighbours in one file, none longer than `most`."""
     runs: list[tuple[int, int]] = []
-    ends = set(firsts.tolist())
+    first = count = 0
     for block in blocks.tolist():
-        if runs and runs[-1][0] + runs[-1][1] == block and block not in ends and runs[-1][1] < most:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((block, 1))
-    return runs
+        if count and first + count == block and count < most and block not in begins:
+            count += 1
+            continue
+        if count:
+            runs.append((first, count))
+        first, count = block, 1
+    return [*runs, (first, count)] if count else runs

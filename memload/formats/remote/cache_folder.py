@@ -10,7 +10,6 @@ cache/KEY/shard-00000.safetensors   a sparse file of the shard's layout, which h
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from memload._core import BlockTable, CacheRoom
+from memload._core import BlockTable, CacheRoom, give_back
 from memload.errors import FormatError
 from memload.formats.remote.descriptors import Descriptors
 
@@ -32,9 +31,8 @@ ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
 LEAST_BLOCK = 1 << 16
 """Bytes of the smallest blocks."""
 _FORMAT = "memload-cache"
-PRESENT, PINNED = 2, 4  # of BlockTable.states: the state, and the bit of a pin
-_STATE = 3
-_PUNCH, _KEEP_SIZE = 2, 1  # of fallocate(2)
+STATE, ARRIVING, PRESENT, PINNED = 3, 1, 2, 4
+"""Of `BlockTable.states`: the bits of the state, two states, and the bit of a pin."""
 _AT_ONCE = 1 << 16  # blocks
 
 
@@ -101,21 +99,11 @@ def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
             nbytes = table.bytes_of(block)
             with contextlib.suppress(FileNotFoundError):  # somebody removed the mirror file
                 file, base = place(number)
-                punch(file.number, base + (block - int(firsts[number])) * table.block_bytes, nbytes)
+                give_back(file.number, base + (block - int(firsts[number])) * table.block_bytes, nbytes)
             freed += nbytes
     finally:
         table.gone(leaving)
     return freed
-
-
-def punch(file: int, offset: int, nbytes: int) -> None:
-    """Give the bytes of a part of a file back to its file system; they read as zeros from then on. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    whole = -(-nbytes // 4096) * 4096
-    if libc.fallocate(file, _PUNCH | _KEEP_SIZE, offset, whole) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"a part of a mirror file cannot be given back: {os.strerror(code)}")
 
 
 class CacheFolder:
@@ -207,16 +195,21 @@ class CacheFolder:
     def _used(self, one: CachedSet) -> int:
         return held_bytes(one.table(self.room))
 
-    def clear(self, one: CachedSet) -> int:
-        """Remove a set, or if a process reads it the blocks that are not in use; return the bytes of blocks."""
+    def clear(self, one: CachedSet) -> tuple[int, bool]:
+        """Remove a set, or if a process reads it the blocks that are not in use.
+
+        Returns:
+            The bytes of blocks that were removed, and whether the set is gone.
+        """
         table = one.table(self.room)
         freed = sum(one.remove_blocks(table, blocks) for blocks in present(table))
-        if table.was_alone and held_bytes(table) == 0:
-            for name in [SET, TABLE, ETAGS, *(file.name for file in one.files)]:
-                (one.path / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # somebody else has put a file there
-                one.path.rmdir()
-        return freed
+        if not table.was_alone or held_bytes(table) != 0:
+            return freed, False
+        for name in [SET, TABLE, ETAGS, *(file.name for file in one.files)]:
+            (one.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else has put a file there
+            one.path.rmdir()
+        return freed, True
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
@@ -228,14 +221,14 @@ def present(table: BlockTable) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
     """Yield numbers of blocks that are there and not pinned."""
     for first in range(0, table.blocks, _AT_ONCE):
         states = table.states(first, min(_AT_ONCE, table.blocks - first))
-        yield first + np.flatnonzero((states & (_STATE | PINNED)) == PRESENT)
+        yield first + np.flatnonzero((states & (STATE | PINNED)) == PRESENT)
 
 
 def held_bytes(table: BlockTable) -> int:
     """Return the bytes of all blocks of a table that take room."""
     total = 0
     for first in range(0, table.blocks, _AT_ONCE):
-        states = table.states(first, min(_AT_ONCE, table.blocks - first)) & _STATE
+        states = table.states(first, min(_AT_ONCE, table.blocks - first)) & STATE
         total += sum(table.bytes_of(first + int(k)) for k in np.flatnonzero(states))
     return total
 
@@ -258,7 +251,7 @@ def _check_punching(folder: Path) -> None:
         file.write(b"\0" * 8192)
         file.flush()
         try:
-            punch(file.fileno(), 0, 4096)
+            give_back(file.fileno(), 0, 4096)
         except OSError as error:
             raise OSError(
                 error.errno,

@@ -1,9 +1,4 @@
-"""Requests to stores: one thread of this process runs them, as many at once as the link carries.
-
-The bytes in flight are twice the product of the highest rate and the lowest latency that were seen, as congestion
-control by bottleneck bandwidth and round-trip time has it (Cardwell et al., "BBR: Congestion-Based Congestion Control",
-ACM Queue 14(5), 2016): while more in flight gives a higher rate, the product grows, and then it stays.
-"""
+"""Requests to stores: a thread with an event loop runs them, and further threads those that are answered quickly."""
 
 from __future__ import annotations
 
@@ -13,71 +8,60 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from functools import partial
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-MOST_IN_FLIGHT = 64 << 20  # bytes of all requests of a process
-_LEAST_IN_FLIGHT = 16 << 20
-_GAIN = 2.0
-_SAMPLES = 64  # requests of which the highest rate counts
-_FORGOTTEN = 1.1  # by which the lowest latency grows after so many requests that did not reach it
+from memload.formats.remote.admission import Admission
+from memload.formats.remote.request_threads import RequestThreads
+
+QUICK_SECONDS = 5
+"""The most seconds that a request may take which a thread waits for."""
+
+_ENDED = "this process ends, and what it reads from stores and writes to them has ended before"
 
 T = TypeVar("T")
 
 
-class Rate:
-    """Finds how many bytes should be in flight from the requests that were answered.
+class Fetch(Protocol):
+    """A request for bytes, which raises nothing: it tells whoever asked for them what became of it.
 
-    Args:
-        clock: returns the time in seconds.
+    Attributes:
+        nbytes: how many.
+        host: the store that is asked, as `Objects.host`.
+        is_quick: whether `quickly` may be called.
+        has_come: whether the bytes came.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._delivered = 0
-        self._rates: deque[float] = deque(maxlen=_SAMPLES)
-        self._latency = float("inf")  # the lowest, which is that of a link without a queue
-        self._longer = 0  # requests since then
+    nbytes: int
+    host: str
+    is_quick: bool
+    has_come: bool
 
-    @property
-    def target(self) -> int:
-        """Bytes that should be in flight."""
-        if not self._rates:
-            return _LEAST_IN_FLIGHT
-        product = _GAIN * max(self._rates) * self._latency
-        return int(min(max(product, _LEAST_IN_FLIGHT), MOST_IN_FLIGHT))
+    def quickly(self) -> bool:
+        """Ask once, and wait for at most QUICK_SECONDS; return False if it is to be asked again, by `patiently`."""
 
-    def begin(self) -> tuple[float, int]:
-        """Return what `end` needs of a request that begins now."""
-        return self._clock(), self._delivered
+    async def patiently(self) -> None:
+        """Ask until the bytes have come, or cannot come."""
 
-    def end(self, begun: tuple[float, int], nbytes: int) -> None:
-        """Count a request that was answered with so many bytes."""
-        began, before = begun
-        self._delivered += nbytes
-        took = max(self._clock() - began, 1e-6)
-        self._rates.append((self._delivered - before) / took)
-        self._note(took)
-
-    def _note(self, latency: float) -> None:
-        self._longer += 1
-        if latency < self._latency:
-            self._latency, self._longer = latency, 0
-        elif self._longer == _SAMPLES:  # the way may have become longer
-            self._latency, self._longer = self._latency * _FORGOTTEN, 0
+    def fail(self, error: BaseException) -> None:
+        """Give up."""
 
 
 class Link:
-    """The requests of this process: a thread with an event loop, and the number of bytes in flight."""
+    """The requests of this process: a thread with an event loop, further threads, and what is in flight to each store.
+
+    A request of an event loop wakes two threads for its head and two for its body, each of which takes Python's lock,
+    which on a quick link costs more than all the rest of it. So threads ask, and wait in the client of stores, as long
+    as requests take less than a second. What takes longer is asked for on the loop, where it can be cancelled.
+    """
 
     def __init__(self) -> None:
-        self.rate = Rate()
+        self._admissions: dict[str, Admission] = {}
         self.process = os.getpid()
-        self._in_flight = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._threads = RequestThreads()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="memload-remote", daemon=True)
         self._thread.start()
@@ -86,17 +70,24 @@ class Link:
         atexit.register(self.close)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the thread. Raises RuntimeError at the exit of the interpreter."""
+        """Run a coroutine on the loop. Raises RuntimeError at the exit of the interpreter."""
         with self._closing:
             if not self._closed:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise RuntimeError("this process ends, and what it reads from stores and writes to them has ended before")
+        raise RuntimeError(_ENDED)
+
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
+        """Call a function on the loop after a time, unless the interpreter ends before."""
+        with self._closing:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(self._loop.call_later, seconds, act)
 
     def close(self) -> None:
-        """Cancel all requests, and end the thread, before the interpreter ends.
+        """Cancel all requests, and end the threads, before the interpreter ends.
 
-        A thread that needs the interpreter later is ended by force, amid C++ or Rust, which aborts the process.
+        A thread that needs the interpreter later is ended by force, amid C++ or Rust, which aborts the process. So
+        threads are waited for; what they wait for takes no longer than QUICK_SECONDS.
         """
         if self.process != os.getpid():
             return
@@ -104,47 +95,89 @@ class Link:
             if self._closed:
                 return
             self._closed = True
+        for admission in list(self._admissions.values()):
+            admission.drain()
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+        self._threads.close(2 * QUICK_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         while _is_answered():
             time.sleep(0.001)  # in which that thread goes on
 
-    async def carried(self, nbytes: int, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer to a request for so many bytes, which waits until the link has room for it."""
-        await self._enter(nbytes)
-        begun = self.rate.begin()
+    def admission(self, host: str) -> Admission:
+        """Return what lets requests to a store in."""
+        known = self._admissions.get(host)
+        return known or self._admissions.setdefault(host, Admission())
+
+    def fetch(self, request: Fetch) -> None:
+        """Begin a request, as soon as the link has room for its bytes. Raises RuntimeError as `submit`."""
+        if self._closed:
+            raise RuntimeError(_ENDED)
+        if self.admission(request.host).enter(request.nbytes, partial(self._begin, request)):
+            self._begin(request)
+
+    async def carried(self, host: str, nbytes: int, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the answer to a request to a store for so many bytes, which waits until the link has room for it."""
+        admission = self.admission(host)
+        await self._enter(admission, nbytes)
+        begun = admission.begin()
         try:
             answer = await request()
-            self.rate.end(begun, nbytes)
-            return answer
-        finally:
-            self._in_flight -= nbytes
-            self._let_in()
+        except BaseException:
+            admission.leave(nbytes)
+            raise
+        admission.leave(nbytes, begun)
+        return answer
 
-    async def _enter(self, nbytes: int) -> None:
-        if not self._waiting and self._has_room(nbytes):
-            self._in_flight += nbytes
-            return
+    async def _enter(self, admission: Admission, nbytes: int) -> None:
         place: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((nbytes, place))
+        let_in = partial(self._loop.call_soon_threadsafe, self._let_in, place, admission, nbytes)
+        if admission.enter(nbytes, let_in):
+            return
         try:
             await place
         except asyncio.CancelledError:
             if not place.cancelled():  # it was let in meanwhile
-                self._in_flight -= nbytes
-            self._let_in()
+                admission.leave(nbytes)
             raise
 
-    def _has_room(self, nbytes: int) -> bool:
-        return self._in_flight == 0 or self._in_flight + nbytes <= self.rate.target
+    def _let_in(self, place: asyncio.Future[None], admission: Admission, nbytes: int) -> None:
+        if place.cancelled():
+            admission.leave(nbytes)
+        else:
+            place.set_result(None)
 
-    def _let_in(self) -> None:
-        while self._waiting and (self._waiting[0][1].cancelled() or self._has_room(self._waiting[0][0])):
-            nbytes, place = self._waiting.popleft()
-            if not place.cancelled():
-                self._in_flight += nbytes
-                place.set_result(None)
+    # A request whose bytes are counted as in flight.
+
+    def _begin(self, request: Fetch) -> None:
+        quick = not self._closed and request.is_quick and self.admission(request.host).is_quick
+        if not (quick and self._threads.try_run(partial(self._quickly, request))):
+            self._ask_on_loop(request)
+
+    def _quickly(self, request: Fetch) -> None:
+        admission = self.admission(request.host)
+        begun = admission.begin()
+        if request.quickly():
+            self._count(begun, request)
+        else:
+            admission.fail(begun)
+            self._ask_on_loop(request)
+
+    def _ask_on_loop(self, request: Fetch) -> None:
+        try:
+            asked = self.submit(self._patiently(request))
+        except RuntimeError as error:
+            request.fail(error)
+        else:  # a task that is cancelled before its first step runs none
+            asked.add_done_callback(lambda done: request.fail(RuntimeError(_ENDED)) if done.cancelled() else None)
+
+    async def _patiently(self, request: Fetch) -> None:
+        begun = self.admission(request.host).begin()
+        await request.patiently()
+        self._count(begun, request)
+
+    def _count(self, begun: tuple[float, int], request: Fetch) -> None:
+        self.admission(request.host).leave(request.nbytes, begun if request.has_come else None)
 
 
 async def _cancel_all() -> None:

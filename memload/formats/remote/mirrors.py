@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from mmap import PAGESIZE
 
 import numpy as np
 
@@ -14,7 +15,13 @@ from memload.formats.remote.descriptors import Descriptor, Descriptors
 
 
 class Mirrors:
-    """The mirror files of a set in a folder."""
+    """The mirror files of a set in a folder.
+
+    Attributes:
+        reserve: whether the file system is asked for the space of blocks before they are written.
+    """
+
+    reserve = True
 
     def __init__(self, entry: CachedSet) -> None:
         self._entry = entry
@@ -40,11 +47,17 @@ class Mirrors:
 
 
 class MirrorsInMemory:
-    """The mirror files of a set as parts of one file in memory."""
+    """The mirror files of a set as parts of one file in memory.
+
+    Attributes:
+        reserve: likewise; memory that is reserved would be filled with zeros.
+    """
+
+    reserve = False
 
     def __init__(self, files: Sequence[RemoteFile]) -> None:
         self._files = files
-        ends = np.cumsum([-(-file.nbytes // 4096) * 4096 for file in files], dtype=np.int64)
+        ends = np.cumsum([-(-file.nbytes // PAGESIZE) * PAGESIZE for file in files], dtype=np.int64)
         self._begins = [0, *ends.tolist()]
         self._file = Descriptor.of_memory("memload-blocks", self._begins[-1])
 
@@ -69,10 +82,3 @@ def read_at(file: Descriptor, offset: int, nbytes: int) -> bytes:
         nbytes -= len(piece)
         offset += len(piece)
     return b"".join(pieces)
-
-
-def write_at(file: Descriptor, data: memoryview, offset: int) -> None:
-    """Write bytes into a file. Raises OSError."""
-    while len(data):
-        done = os.pwrite(file.number, data, offset)
-        data, offset = data[done:], offset + done

@@ -8,8 +8,9 @@ from typing import Any
 from memload.columns.fields import Field
 from memload.formats.formats import Stated
 from memload.formats.paths import PathLike
+from memload.formats.remote.addresses import Address
 from memload.formats.remote.block_cache import Keeping
-from memload.formats.remote.objects import Address, Objects
+from memload.formats.remote.objects import Objects
 from memload.formats.remote.remote_shards import keeping_of, open_remote, why_no_set
 from memload.formats.remote.remote_zarr import METADATA, open_remote_zarr, refuse_web_server
 

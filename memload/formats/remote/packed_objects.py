@@ -24,7 +24,7 @@ class PackedObjects:
     """
 
     def __init__(self, objects: Objects, listed: Mapping[str, Listed], block_bytes: int) -> None:
-        self.url, self.advice = objects.url, objects.advice
+        self.url, self.advice, self.host = objects.url, objects.advice, objects.host
         self._objects, self._listed = objects, list(listed.items())
         self._begins = np.asarray(_begins([one.nbytes for one in listed.values()], block_bytes), dtype=np.int64)
         self.begin_of = dict(zip(listed, self._begins.tolist(), strict=True))
@@ -35,8 +35,15 @@ class PackedObjects:
         """Return the address of all of them."""
         return self.url
 
-    async def part(self, _name: str, begin: int, end: int, _etag: str = "") -> Part:
-        """Return a part of the file; between objects it is 0. Errors are those of `Objects.part`."""
+    is_quick = False
+    """Since a part may be many objects, which are asked for at once."""
+
+    def part_quickly(self, _name: str, begin: int, end: int, _etag: str = "") -> Part:
+        """Not to be called."""
+        raise NotImplementedError
+
+    async def part(self, _name: str, begin: int, end: int, _etag: str = "", **_attempts: int) -> Part:
+        """Return a part of the file; between objects it is 0. Arguments and errors are those of `Objects.part`."""
         data = bytearray(end - begin)
         first = max(0, int(np.searchsorted(self._begins, begin, side="right")) - 1)
         last = int(np.searchsorted(self._begins, end, side="left"))

@@ -20,23 +20,28 @@ from memload._core import Storage
 from memload.columns.fields import AnyColumn, Field, row_nbytes
 from memload.errors import ShardFormatError, ShardReadError
 from memload.formats.paths import PathLike
+from memload.formats.remote.addresses import Address
 from memload.formats.remote.block_cache import BlockCache, Keeping
 from memload.formats.remote.cache_folder import ETAGS, LEAST_BLOCK, ROOM, SET, TABLE, RemoteFile
-from memload.formats.remote.objects import Address, Objects
+from memload.formats.remote.objects import Objects
 from memload.formats.shards.index import (
     INDEX_NAME,
     PARTS_FOLDER,
+    PARTS_HERE,
+    PARTS_OF_JOB,
     ROWS_FOLDER,
     ShardIndex,
     ShardRecord,
+    offset_tensors,
     parse_index,
     tensors_of,
 )
 from memload.formats.shards.lookups import looked_up
 from memload.formats.shards.ragged_shards import MappedShard
-from memload.formats.shards.ragged_spec import RaggedSpec, offsets_name
+from memload.formats.shards.ragged_spec import RaggedSpec
 from memload.formats.shards.reading import check_tensors, fields_on
 from memload.formats.shards.safetensors_header import ShardLayout, TensorEntry, header_length, parse_header
+from memload.formats.shards.stated_offsets import raw_offsets
 from memload.sizes import format_size, parse_size
 
 BLOCK, SMALL_BLOCK = 1 << 20, LEAST_BLOCK
@@ -81,25 +86,29 @@ def open_remote(address: Address, keeping: Keeping) -> dict[str, Field] | None:
         OSError, FileExistsError: the folder of the cache cannot be used.
         ValueError: the address is malformed.
     """
-    objects, folders = address.objects(), ["", f"{ROWS_FOLDER}/"]
-    contents = objects.read_whole([f"{folder}{INDEX_NAME}" for folder in folders])
-    if contents[0] is None:
+    outer = _set_in(address, "", keeping)
+    if outer is None:
         return None
-    shared, *inner = (
-        SetAddress(address, folder, keeping, digest_of(content)).set_of(content)
-        for folder, content in zip(folders, contents, strict=True)
-        if content is not None
-    )
-    if not inner:
-        return shared.fields()
-    return looked_up(address.url, shared.fields(), f"{address.url}/{ROWS_FOLDER}", inner[0].fields())
+    inner = None if outer.index.inner is False else _set_in(address, f"{ROWS_FOLDER}/", keeping)
+    if inner is None:
+        return outer.fields()
+    return looked_up(address.url, outer.fields(), f"{address.url}/{ROWS_FOLDER}", inner.fields())
+
+
+def _set_in(address: Address, folder: str, keeping: Keeping) -> RemoteSet | None:
+    """Return the set in a folder at an address; None if there is no index."""
+    (content,) = address.objects().read_whole([f"{folder}{INDEX_NAME}"])
+    return None if content is None else SetAddress(address, folder, keeping, digest_of(content)).set_of(content)
 
 
 def why_no_set(objects: Objects) -> str:
     """Say what is at an address that has no index."""
     with contextlib.suppress(OSError, NotImplementedError):  # web servers list nothing
-        if objects.sizes(f"{PARTS_FOLDER}/"):
-            return "parts of a set are there, which memload.seal makes one set of once all are written"
+        names = objects.sizes(f"{PARTS_FOLDER}/")
+        if f"{PARTS_FOLDER}/job" in names:
+            return PARTS_OF_JOB
+        if names:
+            return PARTS_HERE
     return f"no {INDEX_NAME} there, so this is no set of shards of memload's, and no metadata of Zarr"
 
 
@@ -123,18 +132,30 @@ class RemoteSet:
 
     def fields(self) -> dict[str, Field]:
         """Return the fields, whose rows are fetched when they are read."""
-        layouts = self._layouts()
-        wanted = [
-            (number, layout.tensors[tensor].begin, layout.tensors[tensor].end)
+        layouts, names = self._layouts(), offset_tensors(self.index.fields)
+        entries = [
+            (number, layout.tensors[name], self._stated(number, name, layout.tensors[name]))
             for number, layout in enumerate(layouts)
-            for tensor in self._small()
+            for name in names
         ]
-        read = iter(self._read(wanted))
-        shards = []
-        for number, (shard, layout) in enumerate(zip(self.index.shards, layouts, strict=True)):
-            parts = {layout.tensors[tensor].begin: next(read) for tensor in self._small()}
-            shards.append(MappedShard(self.cache.storage(number), layout, shard, _reader(parts)))
+        read = iter(self._read([(number, at.begin, at.end) for number, at, raw in entries if raw is None]))
+        parts: list[dict[int, bytes]] = [{} for _ in layouts]
+        for number, at, raw in entries:
+            parts[number][at.begin] = next(read) if raw is None else raw
+        shards = [
+            MappedShard(self.cache.storage(number), layout, shard, _reader(parts[number]))
+            for number, (shard, layout) in enumerate(zip(self.index.shards, layouts, strict=True))
+        ]
         return fields_on(self.index, shards)
+
+    def _stated(self, number: int, name: str, entry: TensorEntry) -> bytes | None:
+        """Return the bytes of a tensor of offsets of a shard that the index states; None if it does not."""
+        shard = self.index.shards[number]
+        try:
+            return raw_offsets(shard.offsets[name], entry.end - entry.begin) if name in shard.offsets else None
+        except ShardFormatError as error:
+            where = f"{self.objects.url_of(INDEX_NAME)}: {shard.file}, tensor {name!r}"
+            raise ShardFormatError(f"{where}: {error}") from None
 
     def _read(self, wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Return parts (number of the shard, begin, end) of shards, which have to be those whose blocks are read."""
@@ -142,17 +163,6 @@ class RemoteSet:
         came = zip(wanted, parts, strict=True)
         self.cache.check([(number, begin, part) for (number, begin, _), part in came if part is not None])
         return [b"" if part is None else bytes(part.data) for part in parts]
-
-    def _small(self) -> list[str]:
-        """Return the tensors of offsets, which are read when the set is opened."""
-        names: list[str] = []
-        for name, field in self.index.fields.items():
-            ragged = isinstance(field, RaggedSpec)
-            if ragged or field.codec is not None:
-                names.append(offsets_name(name))
-            if ragged and field.codec is not None:
-                names.append(f"{name}.blocks")
-        return names
 
     def _layouts(self) -> list[ShardLayout]:
         layouts = [_stated_layout(shard, self.index) for shard in self.index.shards]

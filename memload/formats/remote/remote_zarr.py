@@ -13,13 +13,13 @@ from memload._core import Storage
 from memload.columns.fields import Field
 from memload.errors import FormatError, first_line
 from memload.formats.members import Key
-from memload.formats.packages import package
+from memload.formats.remote.addresses import Address
 from memload.formats.remote.block_cache import BlockCache, Keeping
 from memload.formats.remote.cache_folder import LEAST_BLOCK, RemoteFile
-from memload.formats.remote.objects import Address, Listed, Objects
+from memload.formats.remote.objects import Listed, Objects
 from memload.formats.remote.packed_objects import PackedObjects
 from memload.formats.remote.remote_shards import shared_cache
-from memload.formats.zarr_store import ChunkLocation, array_field, arrays_in, chosen_arrays
+from memload.formats.zarr_store import ChunkLocation, array_field, arrays_in, chosen_arrays, zarr_package
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 """Objects of which a Zarr array or group has one."""
@@ -41,7 +41,7 @@ def open_remote_zarr(address: Address, keeping: Keeping, key: Key, name: str | N
         ValueError: as `open_zarr`; or it is the address of a web server.
     """
     refuse_web_server(address.objects())
-    zarr = package("zarr", "zarr", address.url)
+    zarr = zarr_package(address.url)
     store = zarr.storage.ObjectStore(address.objects(repeating=True).store, read_only=True)
     try:
         arrays = arrays_in(zarr, store)

@@ -24,8 +24,9 @@ class UploadFolder:
 
     def __init__(self) -> None:
         prefix = f"memload-upload-{os.getuid()}-"
-        for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-            _remove_if_left(left)
+        with os.scandir(tempfile.gettempdir()) as found:
+            for left in [entry.path for entry in found if entry.name.startswith(prefix)]:
+                _remove_if_left(Path(left))
         self._lock = -1
         while self._lock < 0:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))

@@ -15,7 +15,14 @@ from memload.dtypes import code_of
 from memload.errors import ShardFormatError
 from memload.formats.codecs.codec import Codec, parse_codec_entry
 from memload.formats.paths import nothing_at, what_a_folder_has
-from memload.formats.shards.ragged_spec import RaggedSpec, is_ragged_shape, offsets_name, parse_items, parse_ragged
+from memload.formats.shards.ragged_spec import (
+    RaggedSpec,
+    blocks_name,
+    is_ragged_shape,
+    offsets_name,
+    parse_items,
+    parse_ragged,
+)
 from memload.formats.shards.safetensors_header import (
     check_counts,
     check_name_read,
@@ -29,6 +36,9 @@ INDEX_NAME = "index.json"
 RECORDING_NAME, TIMES_NAME = "recording.json", "times.npz"  # of a folder with several sets; see ../recordings/folder.py
 ROWS_FOLDER = "rows"  # of a set inside a set; see lookups.py
 PARTS_FOLDER, SEALING_FOLDER = ".parts", ".sealing"  # of a set that is written in parts; see parts.py
+JOB_PREFIX = "job-"  # how the folder of a job's parts begins
+PARTS_HERE = "parts of a set are here, which memload.seal makes one set of once all are written"
+PARTS_OF_JOB = "parts of a job of Ray are here, which seals them itself; if it was killed, remove them"
 FORMAT_NAME = "memload-shards"
 FORMAT_VERSION = 2
 CHECK_BLOCK = 2**22  # bytes under one checksum, or one row where a row is larger
@@ -107,6 +117,7 @@ class ShardRecord:
         checksums: XXH3-64 of each block of each tensor.
         items: the number of items in all rows, for each ragged field.
         tensors: where each tensor begins and ends in the file, in bytes; None if the index does not say.
+        offsets: the content of small tensors of offsets, see stated_offsets.py.
     """
 
     file: str
@@ -115,14 +126,22 @@ class ShardRecord:
     checksums: Mapping[str, tuple[str, ...]]
     items: Mapping[str, int] = field(default_factory=dict)
     tensors: Mapping[str, tuple[int, int]] | None = None
+    offsets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The content of a checked index.json."""
+    """The content of a checked index.json.
+
+    Attributes:
+        fields: the fields.
+        shards: the shards.
+        inner: whether the set has an inner set, see lookups.py; None if the index does not say.
+    """
 
     fields: Mapping[str, AnySpec]
     shards: tuple[ShardRecord, ...]
+    inner: bool | None = None
 
     @property
     def rows(self) -> int:
@@ -145,6 +164,18 @@ def tensors_of(
     return dict(sorted(forms.items(), key=lambda item: -item[1][0].itemsize))
 
 
+def offset_tensors(fields: Mapping[str, AnySpec]) -> list[str]:
+    """Return the names of the tensors of offsets: of ragged rows, and of encoded blocks."""
+    names: list[str] = []
+    for name, spec in fields.items():
+        ragged = isinstance(spec, RaggedSpec)
+        if ragged or spec.codec is not None:
+            names.append(offsets_name(name))
+        if ragged and spec.codec is not None:
+            names.append(blocks_name(name))
+    return names
+
+
 def check_names(fields: Mapping[str, AnySpec]) -> None:
     """Raise ValueError if a field has a name that another one needs for its further tensors."""
     owners = {tensor: name for name, spec in fields.items() for tensor in spec.tensors(name, 0, 0) if tensor != name}
@@ -162,6 +193,7 @@ def dump_index(index: ShardIndex) -> bytes:
         "format": FORMAT_NAME,
         "version": FORMAT_VERSION if compressed or ragged else 1,  # older versions of memload can read version 1
         "rows": index.rows,
+        **({} if index.inner is None else {"inner": index.inner}),
         "fields": {name: spec.entry() for name, spec in index.fields.items()},
         "shards": [
             {
@@ -171,6 +203,7 @@ def dump_index(index: ShardIndex) -> bytes:
                 "xxh3_64": {name: "".join(sums) for name, sums in shard.checksums.items()},
                 **({"items": dict(shard.items)} if shard.items else {}),
                 **({} if shard.tensors is None else {"tensors": {name: [*at] for name, at in shard.tensors.items()}}),
+                **({"offsets": dict(shard.offsets)} if shard.offsets else {}),
             }
             for shard in index.shards
         ],
@@ -198,9 +231,18 @@ def _why_no_index(directory: Path) -> str:
         return f"{nothing_at(directory)}; expected a directory that memload.write made"
     if not directory.is_dir():
         return "a file; expected a directory that memload.write made"
-    if any((directory / name).exists() for name in (PARTS_FOLDER, SEALING_FOLDER)):
-        return "parts of a set are here, which memload.seal makes one set of once all are written"
+    if waiting := parts_waiting(directory):
+        return waiting
     return f"no {INDEX_NAME} here, so this is no finished set of shards; {what_a_folder_has(directory, INDEX_NAME)}"
+
+
+def parts_waiting(directory: Path) -> str:
+    """Say whose parts are in a directory that is no set yet, and what makes one of them; "" if there are none."""
+    if (directory / SEALING_FOLDER).exists():
+        return "parts of a set are being sealed here; if that was interrupted, memload.seal ends it"
+    if any((directory / PARTS_FOLDER).glob(f"{JOB_PREFIX}*")):
+        return PARTS_OF_JOB
+    return PARTS_HERE if (directory / PARTS_FOLDER).exists() else ""
 
 
 def _bounded(path: Path) -> bytes:
@@ -231,7 +273,7 @@ def parse_index(raw: bytes) -> ShardIndex:
     except ValueError as error:
         raise ShardFormatError(str(error)) from None
     shards = tuple(_shard(k, entry, fields) for k, entry in enumerate(_members(content, "shards", list)))
-    index = ShardIndex(fields, shards)
+    index = ShardIndex(fields, shards, _inner(content))
     _check_sums(index, content.get("rows"))
     return index
 
@@ -246,6 +288,13 @@ def _check_version(content: object) -> None:
         raise ShardFormatError(
             f"written in format version {version}, but this memload reads up to {FORMAT_VERSION}: install a newer one"
         )
+
+
+def _inner(content: Mapping[str, Any]) -> bool | None:
+    inner = content.get("inner")
+    if inner is not None and not isinstance(inner, bool):
+        raise ShardFormatError(f"inner: expected true or false, got {inner!r:.80}")
+    return inner
 
 
 def _members(content: Mapping[str, Any], name: str, kind: type) -> Any:
@@ -293,7 +342,8 @@ def _shard(position: int, entry: object, fields: Mapping[str, AnySpec]) -> Shard
     if not isinstance(sums, dict) or set(sums) != set(blocks):
         raise ShardFormatError(f"{where}: xxh3_64 must be an object with the checksums of each field")
     checksums = {name: _checksums(f"{where}, field {name!r}", sums[name], count) for name, count in blocks.items()}
-    return ShardRecord(file, rows, nbytes, checksums, items, _tensors(entry.get("tensors"), nbytes, where))
+    tensors = _tensors(entry.get("tensors"), nbytes, where)
+    return ShardRecord(file, rows, nbytes, checksums, items, tensors, _offsets(entry.get("offsets", {}), where))
 
 
 def _tensors(entry: object, nbytes: int, where: str) -> dict[str, tuple[int, int]] | None:
@@ -308,6 +358,12 @@ def _tensors(entry: object, nbytes: int, where: str) -> dict[str, tuple[int, int
                 f"{where}: tensor {name!r} must be [begin, end] within the file's {nbytes} bytes, got {at!r:.80}"
             )
     return {name: (at[0], at[1]) for name, at in entry.items()}
+
+
+def _offsets(entry: object, where: str) -> dict[str, str]:
+    if not isinstance(entry, dict) or not all(isinstance(text, str) for text in entry.values()):
+        raise ShardFormatError(f"{where}: offsets must be an object of texts, got {entry!r:.80}")
+    return entry
 
 
 def _checksums(where: str, digits: object, blocks: int) -> tuple[str, ...]:

@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from memload.columns.numbers import is_whole
 from memload.errors import ShardFormatError
-from memload.formats.shards.index import ShardIndex, ShardRecord, dump_index, parse_index
+from memload.formats.shards.index import PARTS_HERE, ShardIndex, ShardRecord, dump_index, parse_index
 
 _COMPLETE = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.json")
 _TICKET = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.([0-9a-f]{8})")
+_NUMBERLESS = ", or all be written without that number"
 _SHARD = re.compile(r"shard-\d{5,}-[0-9a-f]{8}-\d{5,}\.safetensors")
 
 
@@ -102,13 +107,17 @@ class PartAttempt(Protocol):
 
     Attributes:
         disk: a path on the disk that its shards are written to.
+        durable: whether a shard has to be on that disk, beyond a failure of the machine, once it is complete.
     """
 
     disk: Path
+    durable: bool
 
-    @property
-    def shards_on_disk(self) -> int | None:
-        """How many shards lie there at the most; None: all of the part."""
+    def most_on_disk(self, shard_bytes: int) -> int | None:
+        """Return the most bytes that lie on that disk at once, for shards of a size; None: all of the part."""
+
+    def others(self) -> Iterator[CompletePart]:
+        """Yield the other parts of the set that are complete. Raises ShardFormatError as `Parts.read`."""
 
     @property
     def scratch(self) -> Path:
@@ -117,8 +126,11 @@ class PartAttempt(Protocol):
     def shard(self, number: int) -> Path:
         """Return the path of a shard of this attempt."""
 
+    def memory(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Return memory of at least `nbytes` bytes, for the next shard in place of its file; None: it needs a file."""
+
     def add(self, shard: ShardRecord) -> None:
-        """Take a shard that is complete on the disk."""
+        """Take a shard that is complete, in its file or in what `memory` returned."""
 
     def check_process(self) -> None:
         """Raise RuntimeError in a process other than the one that made this."""
@@ -131,7 +143,7 @@ class PartAttempt(Protocol):
 
 
 class Parts(Protocol):
-    """The parts of one set, while they are written and until they are sealed."""
+    """The parts of one set, while they are written and until they are sealed: those of one job, or of no job."""
 
     @property
     def target(self) -> Any:
@@ -141,32 +153,41 @@ class Parts(Protocol):
     def is_sealed(self) -> bool:
         """Whether the set is complete."""
 
-    def begin(self) -> bool:
-        """Make the place, if this writer is the first, and return whether it was made.
+    def reserve(self) -> None:
+        """Take the place for the parts of this job; shards that belong to no part may be there.
 
         Raises:
-            FileExistsError: the set is sealed, or something else is at its path.
+            FileExistsError: something else is there, such as what another job took or wrote.
             WriterBusyError: the set is being sealed.
         """
 
-    def reserve(self, job: str) -> None:
-        """Take the place for the parts of one job, which is told by a text of its own.
+    def complete(self, number: PartNumber, same: Callable[[CompletePart], bool]) -> CompletePart | None:
+        """Return a part that is complete, and of which `same` is true; otherwise None, also if the set is sealed.
 
         Raises:
-            FileExistsError: something is there, such as what another job took or wrote.
-            WriterBusyError: the set is being sealed.
+            ShardFormatError: its index is damaged, or that of another part, or a shard is missing or damaged.
         """
 
     def attempt(self, number: PartNumber) -> PartAttempt:
-        """Begin an attempt at a part.
+        """Begin an attempt at a part. It may rely on what `complete` saw, if that was called just before.
 
         Raises:
-            FileExistsError, WriterBusyError: as `begin`.
+            FileExistsError: the set is sealed, something else is at its path, or a job has taken the place, and this
+                writer is of none.
+            WriterBusyError: the set is being sealed.
+            FileNotFoundError: the job of this writer has ended.
             ValueError: parts of another division of the set are there.
         """
 
     def numbers(self) -> tuple[list[PartNumber], list[PartNumber]]:
-        """Return the parts that are complete, and those that were begun, in their order."""
+        """Return the parts that are complete, and those that were begun, in their order.
+
+        Raises:
+            FileExistsError: a job has taken the place, and this is of none.
+        """
+
+    def there(self) -> tuple[list[PartNumber], list[PartNumber]] | None:
+        """Return what `numbers` does; None if the set is sealed."""
 
     def read(self, number: PartNumber) -> CompletePart | None:
         """Return a part, or None if it is not complete.
@@ -184,8 +205,11 @@ class Parts(Protocol):
     def index(self) -> ShardIndex:
         """Return the index of the sealed set."""
 
-    def claim(self) -> None:
-        """Keep writers from completing or replacing a part, where the place can. May be called again, by anybody."""
+    def claim(self) -> bool:
+        """Keep writers from completing or replacing a part, and return whether that was necessary.
+
+        May be called again, by anybody.
+        """
 
     def release(self) -> None:
         """Let writers complete parts again, because the set cannot be sealed yet."""
@@ -196,18 +220,46 @@ class Parts(Protocol):
     def clear(self, index: ShardIndex) -> None:
         """Remove what no index lists: what attempts left that were killed or replaced."""
 
-    def abandon(self, job: str) -> None:
+    def abandon(self) -> None:
         """Remove all parts of a set that is not sealed, if its place was taken by this job."""
 
 
-def check_division(parts: Parts, number: PartNumber) -> None:
+def taken_by_job(target: Any) -> FileExistsError:
+    """Return the error of who belongs to no job, and meets the parts of one."""
+    return FileExistsError(
+        f"{target}: a job of Ray has taken this place, and seals its parts itself; if the job was killed, remove what "
+        "is there, or else write to another place"
+    )
+
+
+def job_ended(target: Any) -> FileNotFoundError:
+    """Return the error of a writer whose job has ended before it."""
+    return FileNotFoundError(f"{target}: the job that this writer belongs to has ended; nothing of its part is kept")
+
+
+def forked(target: Any, number: PartNumber, process: int, instead: str) -> RuntimeError:
+    """Return the error of a writer that another process than its own, `process`, uses."""
+    return RuntimeError(
+        f"{target}: this writer of {number} belongs to process {process}, and this is process {os.getpid()}, forked "
+        f"from it; call memload.write_part {instead}"
+    )
+
+
+def check_division(target: Any, complete: Iterable[PartNumber], number: PartNumber) -> None:
     """Raise ValueError if parts of another number of parts are complete."""
-    others = [other for other in parts.numbers()[0] if other.parts != number.parts]
-    if others:
+    other = next((other for other in complete if other.parts != number.parts), None)
+    if other is None:
+        return
+    if number == PartNumber(0, 1):
         raise ValueError(
-            f"{parts.target}: {others[0]} is complete, and this is {number}; all parts must be of the same number of "
-            f"parts. To divide the rows anew, remove {parts.target} first"
+            f"{target}: {PARTS_HERE}: {other} is complete, and this is a whole set, part 0 of 1. Write it to another "
+            f"place, or remove {target} first"
         )
+    raise ValueError(
+        f"{target}: {other} is complete, and this is {number}; all parts must be of the same number of "
+        f"parts{_NUMBERLESS if None in (other.parts, number.parts) else ''}. To divide the rows anew, remove {target} "
+        "first"
+    )
 
 
 def numbers_of(names: Iterable[str]) -> tuple[list[PartNumber], list[PartNumber]]:

@@ -3,6 +3,7 @@
     NAME/shard-00003-9f2c61aa-00000.safetensors    a shard of part 3, where it stays
     NAME/.parts/00003-of-00016.9f2c61aa            the ticket of an attempt under way, locked by its writer
     NAME/.parts/00003-of-00016.json                part 3 is complete: the index of its shards
+    NAME/.parts/job-5d0e.../                       as .parts, of the parts of a job that has taken the place
     NAME/.sealing/                                 .parts while the set is sealed
     NAME/index.json                                the set is sealed, and opens; .parts is gone
 
@@ -13,6 +14,9 @@ Three renames decide, whoever else is at work:
 - The index gets its name: the set exists.
 
 Whoever removes the shards of an attempt first takes from it what it needs to complete: its ticket, or the part's .json.
+So does whoever gives a job up. Writers of a job never make its folder: one that begins or ends late finds none, and its
+part is in no other job's set.
+
 Locks only tell whose writer is alive; where a file system has none, files of killed writers stay until the sealing.
 """
 
@@ -23,12 +27,13 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from memload.errors import ShardFormatError, WriterBusyError
 from memload.formats.shards.index import (
     INDEX_NAME,
+    JOB_PREFIX,
     PARTS_FOLDER,
     SEALING_FOLDER,
     ShardIndex,
@@ -39,11 +44,14 @@ from memload.formats.shards.part_terms import (
     CompletePart,
     PartNumber,
     check_division,
+    forked,
     is_shard_of_part,
+    job_ended,
     numbers_of,
     parsed_part,
     part_in,
     shard_name,
+    taken_by_job,
     ticket_of,
 )
 from memload.formats.shards.reading import check_shard
@@ -58,12 +66,13 @@ class PartsFolder:
 
     Args:
         target: the directory of the set.
+        job: whose parts are meant, a text that begins with "job-"; "": those that belong to no job.
     """
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        self.path = target / PARTS_FOLDER
-        self._claimed = target / SEALING_FOLDER
+    def __init__(self, target: Path, job: str = "") -> None:
+        self.target, self._job = target, job
+        self._open, self._sealing = target / PARTS_FOLDER, target / SEALING_FOLDER
+        self.path, self._claimed = self._open / job, self._sealing / job
 
     @property
     def is_sealed(self) -> bool:
@@ -75,9 +84,13 @@ class PartsFolder:
 
         Raises:
             FileExistsError: the set is sealed, or something else is at its path.
+            FileNotFoundError: the job has ended.
             WriterBusyError: the set is being sealed.
         """
         self._check_open()
+        if self._job:
+            self.check_job()
+            return False
         if not self.path.exists() and _is_foreign(self.target):
             self._check_open()  # a sealing may have begun meanwhile
             raise FileExistsError(
@@ -96,7 +109,9 @@ class PartsFolder:
         return is_new
 
     def leave(self, is_new: bool) -> None:
-        """Remove the directories that `begin` made, if nothing is in them."""
+        """Remove the directories that `begin` made, if nothing is in them; those of a job stay, for all its writers."""
+        if self._job:
+            return
         with contextlib.suppress(OSError):
             self.path.rmdir()
             if is_new:
@@ -104,7 +119,14 @@ class PartsFolder:
 
     def numbers(self) -> tuple[list[PartNumber], list[PartNumber]]:
         """Return the parts that are complete, and those that have a ticket, in their order."""
-        return numbers_of(self._names())
+        names = self._names()
+        if any(name.startswith(JOB_PREFIX) for name in names):
+            raise taken_by_job(self.target)
+        return numbers_of(names)
+
+    def there(self) -> tuple[list[PartNumber], list[PartNumber]] | None:
+        """Return what `numbers` does; None if the set is sealed."""
+        return None if self.is_sealed else self.numbers()
 
     def read(self, number: PartNumber) -> CompletePart | None:
         """Return a part, or None if it is not complete.
@@ -122,6 +144,14 @@ class PartsFolder:
         """Return parts as `read` does."""
         return [self.read(number) for number in numbers]
 
+    def complete(self, number: PartNumber, same: Callable[[CompletePart], bool]) -> CompletePart | None:
+        """Return a part that is complete, and of which `same` is true; otherwise None. Raises as `Parts.complete`."""
+        part = None if self.is_sealed else self.read(number)
+        if part is None or not same(part):
+            return None
+        self.check(part.index)
+        return part
+
     def attempt(self, number: PartNumber) -> Attempt:
         """Begin an attempt at a part; raises as `Attempt`."""
         return Attempt(self, number)
@@ -135,16 +165,17 @@ class PartsFolder:
         """Return the index of the sealed set. Raises ShardFormatError."""
         return read_index(self.target)
 
-    def claim(self) -> None:
+    def claim(self) -> bool:
         """Keep all writers from completing or replacing a part. May be called again, by other processes, too."""
         with contextlib.suppress(FileNotFoundError):
-            self.path.rename(self._claimed)
+            self._open.rename(self._sealing)
             fsync_directory(self.target)
+        return True
 
     def release(self) -> None:
         """Let writers complete parts again, because the set cannot be sealed yet."""
         with contextlib.suppress(FileNotFoundError):
-            self._claimed.rename(self.path)
+            self._sealing.rename(self._open)
 
     def publish(self, index: bytes) -> None:
         """Give the set its index; it exists from then on."""
@@ -154,15 +185,35 @@ class PartsFolder:
         fresh.rename(self.target / INDEX_NAME)
         fsync_directory(self.target)
 
-    def reserve(self, job: str) -> None:  # noqa: ARG002 - whoever made the directory took it
-        """Make the directories; raises as `begin`, and FileExistsError if the set's own is there."""
-        if not self.begin():
-            raise FileExistsError(f"{self.target}: exists already; write to another path, or remove it first")
+    def reserve(self) -> None:
+        """Make the directories of a job. Of two jobs the one that makes `.parts` has the place.
 
-    def abandon(self, job: str) -> None:  # noqa: ARG002 - the job that called `reserve`
-        """Remove all parts of a set that is not sealed. Writers that are at work are kept from completing."""
-        self.claim()
-        if not self.is_sealed:
+        Raises:
+            FileExistsError: the set is sealed, or something is at its path but shards that belong to no part.
+            WriterBusyError: the set is being sealed.
+        """
+        self._check_open()
+        taken = FileExistsError(f"{self.target}: exists already; write to another path, or remove it first")
+        with makes(self.target):
+            self.target.mkdir(parents=True, exist_ok=True)
+        if not all(is_shard_of_part(path.name) for path in self.target.iterdir()):
+            raise taken
+        try:
+            self._open.mkdir()
+        except FileExistsError:
+            raise taken from None
+        self.path.mkdir()
+        fsync_directory(self.target.parent)
+
+    def check_job(self) -> None:
+        """Raise FileNotFoundError if the job has ended, and its parts are not being sealed."""
+        if self._job and not (self.path.is_dir() or self._claimed.is_dir()):
+            raise job_ended(self.target)
+
+    def abandon(self) -> None:
+        """Remove all parts of a job whose set is not sealed. Writers that are at work are kept from completing."""
+        if self.path.is_dir() and not self.is_sealed:
+            self.claim()
             self.clear(ShardIndex({}, ()))
             with contextlib.suppress(OSError):  # somebody else's files are there
                 self.target.rmdir()
@@ -173,7 +224,7 @@ class PartsFolder:
         for path in self.target.iterdir():
             if is_shard_of_part(path.name) and path.name not in listed:
                 path.unlink(missing_ok=True)
-        for folder in (self._claimed, self.path):
+        for folder in (self._sealing, self._open):
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -189,7 +240,7 @@ class PartsFolder:
     def _check_open(self) -> None:
         if self.is_sealed:
             raise FileExistsError(f"{self.target}: this set is complete; write to another path, or remove it first")
-        if self._claimed.exists():
+        if self._sealing.exists():
             raise WriterBusyError(
                 f"{self.target}: this set is being sealed; if that was interrupted, memload.seal ends it"
             )
@@ -212,10 +263,11 @@ class Attempt:
 
     Raises:
         FileExistsError, WriterBusyError: the set is sealed or being sealed, or something else is at its path.
+        FileNotFoundError: the job of the parts has ended.
         ValueError: parts of another division of the set are there.
     """
 
-    shards_on_disk: int | None = None
+    durable = True
 
     def __init__(self, folder: PartsFolder, number: PartNumber) -> None:
         self.number, self.disk = number, folder.target
@@ -233,9 +285,22 @@ class Attempt:
         """The path of a file for rows that arrive in pieces."""
         return self._ticket.with_name(f"{self._ticket.name}.rows")
 
+    def most_on_disk(self, shard_bytes: int) -> int | None:  # noqa: ARG002 - as in other places
+        """Return None: all shards of the part stay there."""
+        return None
+
+    def others(self) -> Iterator[CompletePart]:
+        """Yield the other parts of the set that are complete. Raises ShardFormatError as `PartsFolder.read`."""
+        for number in self._folder.numbers()[0]:
+            if number != self.number and (part := self._folder.read(number)) is not None:
+                yield part
+
     def shard(self, number: int) -> Path:
         """Return the path of a shard of this attempt."""
         return self._folder.target / shard_name(self.number, self.key, number)
+
+    def memory(self, nbytes: int) -> None:
+        """Return None: shards are written to files."""
 
     def add(self, shard: ShardRecord) -> None:
         """Take a shard that is complete, and lies where it stays."""
@@ -243,19 +308,18 @@ class Attempt:
     def check_process(self) -> None:
         """Raise RuntimeError in a process other than the one that made this."""
         if os.getpid() != self._process:
-            raise RuntimeError(
-                f"{self._folder.target}: this writer of {self.number} belongs to process {self._process}, and this is "
-                f"process {os.getpid()}, forked from it; call memload.write_part here instead"
-            )
+            raise forked(self._folder.target, self.number, self._process, "here instead")
 
     def publish(self, part: CompletePart, progress: bool | None) -> CompletePart:
         """Complete the part, and return what counts: this attempt, or another one that took its place meanwhile.
 
         Raises:
             WriterBusyError: another writer took this one for dead, and is at work on the part.
+            FileNotFoundError: the job of this part has ended.
         """
         self.check_process()
-        fsync_directory(self._folder.target)
+        with contextlib.suppress(FileNotFoundError):  # it went with the job
+            fsync_directory(self._folder.target)
         earlier = self._earlier()
         _write_all(self._lock, part.dump())
         try:
@@ -282,6 +346,7 @@ class Attempt:
         for left in reversed(range(_MOST_TRIES)):
             self._is_new = self._folder.begin()
             try:
+                check_division(self._folder.target, self._folder.numbers()[0], self.number)
                 with self._folder.still_open():
                     return self._made()
             except FileNotFoundError:
@@ -293,7 +358,6 @@ class Attempt:
         raise AssertionError
 
     def _made(self) -> int:
-        check_division(self._folder, self.number)
         for key, ticket in list(self._tickets()):
             self._remove_if_dead(key, ticket)
         return os.open(self._ticket, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -312,6 +376,7 @@ class Attempt:
             return part_in(self._folder.index(), self.number)
         other = self._earlier()
         if other is None:
+            self._folder.check_job()
             raise WriterBusyError(
                 f"{self._folder.target}: another writer of {self.number} took this one for dead, since its file system "
                 "has no locks between machines, and is at work on it; its rows are kept instead"

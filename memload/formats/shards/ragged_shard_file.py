@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from memload.formats.codecs.blocks import CodedRun, starts_of
 from memload.formats.codecs.fields import starts_name
-from memload.formats.shards.index import AnySpec, ShardRecord, tensors_of
+from memload.formats.shards.index import AnySpec, ShardRecord, offset_tensors, tensors_of
 from memload.formats.shards.ragged_input import AnyRows, RaggedRows
 from memload.formats.shards.ragged_spec import OFFSETS_BLOCK, RaggedSpec, offsets_name
 from memload.formats.shards.safetensors_header import build_header, places_of
 from memload.formats.shards.shard_file import BlockHasher
 from memload.formats.shards.spool import Spool, spools
+from memload.formats.shards.stated_offsets import stated_offsets
 
 
 class RaggedShardFile:
@@ -33,11 +34,12 @@ class RaggedShardFile:
         path: the path of the file.
         fields: the fields of a row; `write` must get exactly these.
         nbytes: the approximate limit of the file before compression; it has at least one row.
+        durable: whether `finish` waits until it is on the disk.
     """
 
-    def __init__(self, path: Path, fields: Mapping[str, AnySpec], nbytes: int) -> None:
+    def __init__(self, path: Path, fields: Mapping[str, AnySpec], nbytes: int, durable: bool = True) -> None:
         self.rows = 0
-        self._path, self._fields, self._limit = path, fields, nbytes
+        self._path, self._fields, self._limit, self._durable = path, fields, nbytes, durable
         self._taken = 0  # bytes, before compression
         self._items = {name: 0 for name, field in fields.items() if isinstance(field, RaggedSpec)}
         self._streams: dict[str, list[_Stream | CodedRun]] = {}
@@ -67,7 +69,7 @@ class RaggedShardFile:
         self.rows += len(next(iter(rows.values())))
 
     def finish(self) -> ShardRecord:
-        """Complete the file, wait until it is on the disk, and return its entry in the index."""
+        """Complete the file, and return its entry in the index."""
         sums = {
             name: tuple(digits for stream in streams for digits in stream.finish())
             for name, streams in self._streams.items()
@@ -80,10 +82,13 @@ class RaggedShardFile:
             for name in tensors:
                 for piece in self._pieces(name):
                     _write_all(file, piece)
-            os.fsync(file.fileno())
+            if self._durable:
+                os.fsync(file.fileno())
             end = file.tell()
+        offsets = stated_offsets((name, b"".join(self._pieces(name))) for name in offset_tensors(self._fields))
         self.close()
-        return ShardRecord(self._path.name, self.rows, end, sums, dict(self._items), places_of(header, end))
+        places = places_of(header, end)
+        return ShardRecord(self._path.name, self.rows, end, sums, dict(self._items), places, offsets)
 
     def close(self) -> None:
         """Close the files. May be called again."""

@@ -12,6 +12,7 @@ from memload.formats.shards.index import AnySpec, ShardIndex, dump_index, parse_
 from memload.formats.shards.part_terms import CompletePart, PartNumber, Parts
 
 _MOST_NAMED = 12
+_MOST_SHOWN = 80  # characters of an option
 
 
 def seal_parts(folder: Parts, parts: int | None) -> None:
@@ -26,19 +27,21 @@ def seal_parts(folder: Parts, parts: int | None) -> None:
         ValueError: parts are missing or disagree, or none has a row.
         ShardFormatError: a shard or the index of a part is missing or damaged.
     """
-    if folder.is_sealed:
+    there = folder.there()
+    if there is None:
         folder.clear(folder.index())
         return
     try:
-        _merged(folder, parts)  # what is missing is told while writers are at work
+        index = _merged(folder, parts, *there)  # what is missing is told while writers are at work
     except (OSError, ValueError):
         if not folder.is_sealed:
             raise
         folder.clear(folder.index())  # sealed by another process meanwhile, which removed the parts
         return
-    folder.claim()
+    claimed = folder.claim()
     try:
-        index = _merged(folder, parts)
+        if claimed:
+            index = _merged(folder, parts, *folder.numbers())  # of what completed meanwhile
         folder.check(index)
         folder.publish(dump_index(index))
     except BaseException as error:
@@ -54,7 +57,10 @@ def check_agreement(part: CompletePart, other: CompletePart) -> None:
     """Raise ValueError if two parts differ in fields, dtypes, shapes, codecs or options."""
     for option in part.options.keys() & other.options.keys():
         if part.options[option] != other.options[option]:
-            raise ValueError(f"{part.number} was written with another {option} than {other.number}")
+            mine, theirs = (_short(one.options[option]) for one in (part, other))
+            raise ValueError(
+                f"{part.number} was written with another {option} than {other.number}: {mine}, not {theirs}"
+            )
     if not part.index.fields or not other.index.fields:
         return
     fields, expected = part.index.fields, other.index.fields
@@ -68,9 +74,10 @@ def check_agreement(part: CompletePart, other: CompletePart) -> None:
             )
 
 
-def _merged(folder: Parts, parts: int | None) -> ShardIndex:
+def _merged(
+    folder: Parts, parts: int | None, complete: Sequence[PartNumber], begun: Sequence[PartNumber]
+) -> ShardIndex:
     """Return the index of the whole set, after checking all parts."""
-    complete, begun = folder.numbers()
     if not complete and not begun:
         raise FileNotFoundError(f"{folder.target}: no parts of a set are here; memload.write_part writes them")
     count = _count(folder.target, complete, begun, parts)
@@ -88,7 +95,7 @@ def _merged(folder: Parts, parts: int | None) -> ShardIndex:
     fields = with_fields[0].index.fields
     shards = tuple(shard for part in found for shard in part.index.shards)
     try:
-        return parse_index(dump_index(ShardIndex(fields, shards)))
+        return parse_index(dump_index(ShardIndex(fields, shards, inner=False)))
     except FormatError as error:
         raise type(error)(f"{folder.target}: the parts make no set: {error}") from error
 
@@ -108,7 +115,10 @@ def _count(target: Any, complete: Sequence[PartNumber], begun: Sequence[PartNumb
         raise ValueError(f"{target}: parts={parts}, but the parts were written as {said} parts")
     count = said if said is not None else parts
     if count is None:
-        raise ValueError(f"{target}: the parts were written without their number; give it, as parts=16")
+        raise ValueError(
+            f"{target}: the parts were written without their number, and the last one that is here is {there[-1]}; "
+            f"give their number: parts={there[-1].part + 1}, if that is the last one"
+        )
     surplus = [number for number in complete if number.part >= count]
     if surplus:
         texts = _listed((number.part for number in surplus), len(surplus))
@@ -132,6 +142,10 @@ def _listed(parts: Iterable[int], count: int) -> str:
     """Return the first of `count` parts as text; of a huge count only these are taken."""
     more = f" and {count - _MOST_NAMED:,} more" if count > _MOST_NAMED else ""
     return f"part {', '.join(map(str, islice(parts, _MOST_NAMED)))}{more}"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}..."
 
 
 def _described(spec: AnySpec) -> str:

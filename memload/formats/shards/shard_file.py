@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from memload.formats.shards.ragged_spec import offsets_name
 from memload.formats.shards.rows import Rows
 from memload.formats.shards.safetensors_header import build_header, places_of
 from memload.formats.shards.spool import spools
+from memload.formats.shards.stated_offsets import stated_offsets
 
 _MOVE_BYTES = 2**24
 _MOST_ENCODED = 2**50  # bytes of a compressed field; stands for what is not known yet, with at least as many digits
@@ -38,18 +39,28 @@ class ShardFile:
         path: the path of the file.
         fields: the fields of a row; `write` must get exactly these.
         capacity: the most rows of the shard.
+        durable: whether `finish` waits until it is on the disk.
+        memory: returns memory of at least so many bytes that the shard is written to, in place of a file; or None.
     """
 
-    def __init__(self, path: Path, fields: Mapping[str, FieldSpec], capacity: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fields: Mapping[str, FieldSpec],
+        capacity: int,
+        durable: bool = True,
+        memory: Callable[[int], NDArray[np.uint8] | None] = lambda _: None,
+    ) -> None:
         self.rows = 0
         self.capacity = capacity
-        self._path = path
+        self._name = path.name
         self._fields = dict(fields)
         plain = {name: field for name, field in fields.items() if field.codec is None}
         self._hashers = {name: BlockHasher(field.block_rows) for name, field in plain.items()}
         self._runs = {name: _coded_run(path.parent, field) for name, field in fields.items() if field.codec is not None}
         self._data_start = len(self._header(capacity, dict.fromkeys(self._runs, _MOST_ENCODED)))
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        room = None if self._runs else memory(self._begins(capacity)[""])  # the length of runs is not known yet
+        self._bytes = ShardBytes(path, durable) if room is None else BytesInMemory(room)
 
     def takes(self, rows: Mapping[str, Rows], at: int) -> int:
         """Return how many of these rows, from row `at` on, still fit into the shard."""
@@ -60,32 +71,30 @@ class ShardFile:
         begins = self._begins(self.capacity)
         for name, hasher in self._hashers.items():
             data = rows[name].data
-            _write_at(self._file, data.reshape(-1), begins[name] + self.rows * self._fields[name].row_bytes)
+            self._bytes.write_at(data.reshape(-1), begins[name] + self.rows * self._fields[name].row_bytes)
             hasher.update(data)
         for name, run in self._runs.items():
             run.write(rows[name].data)
         self.rows += len(next(iter(rows.values())))
 
     def finish(self) -> ShardRecord:
-        """Complete the file, wait until it is on the disk, and return its entry in the index."""
+        """Complete the file, and return its entry in the index."""
         checksums = {name: hasher.finish() for name, hasher in self._hashers.items()}
         checksums |= {name: run.finish() for name, run in self._runs.items()}
         if self.rows < self.capacity:
             self._close_gaps()
         end = self._append_runs()
-        os.ftruncate(self._file, end)
         header = self._header(self.rows, {name: run.nbytes for name, run in self._runs.items()}, self._data_start)
-        _write_at(self._file, np.frombuffer(header, dtype=np.uint8), 0)
-        os.fsync(self._file)
+        self._bytes.write_at(np.frombuffer(header, dtype=np.uint8), 0)
+        self._bytes.finish(end)
+        offsets = stated_offsets((offsets_name(name), starts_of([run])) for name, run in self._runs.items())
         self.close()
         sums = {name: checksums[name] for name in self._fields}
-        return ShardRecord(self._path.name, self.rows, end, sums, tensors=places_of(header, end))
+        return ShardRecord(self._name, self.rows, end, sums, tensors=places_of(header, end), offsets=offsets)
 
     def close(self) -> None:
         """Close the file. May be called again."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._bytes.close()
         for run in self._runs.values():
             run.close()
 
@@ -105,18 +114,84 @@ class ShardFile:
         old, new = self._begins(self.capacity), self._begins(self.rows)
         for name in new:
             if name in self._hashers:
-                _move_down(self._file, old[name], new[name], self.rows * self._fields[name].row_bytes)
+                self._bytes.move_down(old[name], new[name], self.rows * self._fields[name].row_bytes)
 
     def _append_runs(self) -> int:
         """Write the offsets and the blocks of compressed fields; return the end of the last one."""
         begins = self._begins(self.rows)
         at = begins[""]
         for name, run in self._runs.items():
-            _write_at(self._file, starts_of([run]), begins[offsets_name(name)])
+            self._bytes.write_at(starts_of([run]), begins[offsets_name(name)])
             for piece in run.pieces():
-                _write_at(self._file, np.frombuffer(piece, dtype=np.uint8), at)
+                self._bytes.write_at(np.frombuffer(piece, dtype=np.uint8), at)
                 at += len(piece)
         return at
+
+
+class ShardBytes:
+    """The bytes of a new shard, in a new file.
+
+    Args:
+        path: the path of the file.
+        durable: whether `finish` waits until it is on the disk.
+    """
+
+    def __init__(self, path: Path, durable: bool) -> None:
+        self._durable = durable
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write_at(self, data: NDArray[np.uint8], offset: int) -> None:
+        """Write bytes (n,) at an offset."""
+        at = 0
+        while at < len(data):
+            at += os.pwrite(self._file, data[at:].data, offset + at)
+
+    def move_down(self, source: int, target: int, nbytes: int) -> None:
+        """Move bytes to a lower offset."""
+        moved = 0
+        while target < source and moved < nbytes:
+            piece = os.pread(self._file, min(_MOVE_BYTES, nbytes - moved), source + moved)
+            if not piece:
+                raise OSError(errno.EIO, "the shard was cut short by somebody else while it was written")
+            self.write_at(np.frombuffer(piece, dtype=np.uint8), target + moved)
+            moved += len(piece)
+
+    def finish(self, nbytes: int) -> None:
+        """End the shard after so many bytes."""
+        os.ftruncate(self._file, nbytes)
+        if self._durable:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class BytesInMemory:
+    """The bytes of a new shard, in memory of the caller's; otherwise as `ShardBytes`.
+
+    Args:
+        memory: uint8 (n,), at least as long as the shard.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._memory = memory
+
+    def write_at(self, data: NDArray[np.uint8], offset: int) -> None:
+        """Write bytes (n,) at an offset."""
+        self._memory[offset : offset + len(data)] = data
+
+    def move_down(self, source: int, target: int, nbytes: int) -> None:
+        """Move bytes to a lower offset."""
+        self._memory[target : target + nbytes] = self._memory[source : source + nbytes]
+
+    def finish(self, nbytes: int) -> None:
+        """Do nothing: whoever has the memory knows the bytes from the entry in the index."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class BlockHasher:
@@ -159,19 +234,3 @@ def _coded_run(folder: Path, field: FieldSpec) -> CodedRun:
     assert field.codec is not None
     (spool,) = spools(folder)
     return CodedRun(spool, field.codec, field.dtype.itemsize, field.row_bytes, field.block_rows)
-
-
-def _write_at(file: int, data: NDArray[np.uint8], offset: int) -> None:
-    at = 0
-    while at < len(data):
-        at += os.pwrite(file, data[at:].data, offset + at)
-
-
-def _move_down(file: int, source: int, target: int, nbytes: int) -> None:
-    moved = 0
-    while target < source and moved < nbytes:
-        piece = os.pread(file, min(_MOVE_BYTES, nbytes - moved), source + moved)
-        if not piece:
-            raise OSError(errno.EIO, "the shard was cut short by somebody else while it was written")
-        _write_at(file, np.frombuffer(piece, dtype=np.uint8), target + moved)
-        moved += len(piece)

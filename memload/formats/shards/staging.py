@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import MemloadError, WriterBusyError
-from memload.formats.paths import check_utf8, is_remote
+from memload.formats.paths import check_utf8, hidden_beside, is_remote
 from memload.formats.shards.index import INDEX_NAME
 
 _UNFINISHED = "unfinished.json"
@@ -46,7 +46,7 @@ class Staging:
         self._process = os.getpid()
         self._target = target
         self._append = append
-        beside = _beside(target)
+        beside = hidden_beside(target)
         self._home = target / ".append.memload" if append else beside
         if append:
             _clear_leftover(beside, target)
@@ -106,7 +106,15 @@ class Staging:
         """
         self.check_process()
         fsync_directory(self.directory)
-        self.directory.rename(self._target)
+        try:
+            self.directory.rename(self._target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise FileExistsError(
+                f"{self._target}: something was made there while this set was written, and stays; write again, to "
+                "another path"
+            ) from error
         fsync_directory(self._target.parent)
         self.discard()
 
@@ -128,26 +136,22 @@ class Staging:
 
 def being_written(target: Path) -> Path:
     """Return the directory in which a new set is written before it becomes `target`."""
-    return _beside(target.absolute()) / "set"
+    return hidden_beside(target.absolute()) / "set"
 
 
 def unfinished_of(target: Path) -> Path:
     """Return the file that lists the complete shards of a new set while it is written."""
-    return _beside(target.absolute()) / _UNFINISHED
+    return hidden_beside(target.absolute()) / _UNFINISHED
 
 
 def wait_for_writer(target: Path) -> None:
     """Wait until no process writes a new set to `target`: it is then complete, or its writer stopped."""
     with contextlib.suppress(FileNotFoundError):
-        lock = os.open(_beside(target.absolute()) / "lock", os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(hidden_beside(target.absolute()) / "lock", os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         finally:
             os.close(lock)
-
-
-def _beside(target: Path) -> Path:
-    return target.parent / f".{target.name}.memload"
 
 
 def _clear_leftover(home: Path, target: Path) -> None:
