@@ -36,5 +36,13 @@ def test_a_directory_that_exists_is_refused_and_left_alone(found):
     assert found["refused"]["rows"] == 100
 
 
+@pytest.mark.parametrize("kind", ["folder", "store"])
+def test_a_task_that_outlives_its_job_is_in_no_set_of_the_next_one(found, kind):
+    late = found["late"][kind]
+    assert "the job that this writer belongs to has ended" in late["late"]
+    assert late["order"] == list(range(1000, 1100))
+    assert late["files"] == sorted(["index.json", *late["listed"]])
+
+
 def test_the_program_of_the_page_runs(found):
     assert found["page"] == {"rows": 1000}

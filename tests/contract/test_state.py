@@ -32,7 +32,7 @@ def runs(draw, kinds=tuple(SAMPLERS)):
         "drop_last": draw(st.booleans()),
     }
     limits = draw(st.lists(st.none() | st.integers(1, 5), min_size=1, max_size=4))
-    if arguments["kind"] == "tells its state":  # it goes on where a pass broke off, which is its own affair
+    if arguments["kind"] in ("tells its state", "sets its state back"):  # where a pass broke off is their own affair
         limits = [None for _ in limits]
     stops = sorted(draw(st.lists(st.integers(0, 40), max_size=3)))
     return arguments, limits, stops

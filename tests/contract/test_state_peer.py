@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+from waiting import MOST_SECONDS
 
 import memload
 
@@ -329,7 +330,7 @@ def test_a_pass_that_breaks_off_ends_its_workers_and_still_tells_their_state():
     next(batches)
     (worker,) = batches._workers
     del batches
-    worker.join(60)
+    worker.join(MOST_SECONDS)
     assert not worker.is_alive()
     again = memload.FastLoader(Map(), batch_size=2, num_workers=1)
     again.load_state_dict(loader.state_dict())

@@ -156,6 +156,26 @@ def test_states_are_exact_for_every_kind_of_loader(layer, taken):
     assert assert_exact(lambda _: LAYERS[layer](), taken, draws=2 if taken == 0 else 0)
 
 
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["tells its state", "sets its state back"])
+@pytest.mark.parametrize("n", [10, 8])
+def test_after_the_last_batch_nothing_is_left_of_a_sampler_that_tells_the_state_of_its_next_pass(n, kind, native):
+    def make_loader(_):
+        return make(kind, n, native=native)
+
+    assert assert_exact(make_loader, -(-n // 4)) == []
+    loader, resumed = make_loader(0), make_loader(0)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    again = make_loader(0)
+    again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))  # a state that was loaded is told as it was
+    expected = [[plain(batch) for batch in part] for part in (iterator, loader, loader)]
+    for one in (resumed, again):
+        assert [[plain(batch) for batch in one] for _ in range(3)] == expected
+
+
 class Stream(IterableDataset):
     def __init__(self, tells):
         self.at, self.begin = 0, 0

@@ -19,8 +19,11 @@ def run(page, count):
 
 def test_the_programs_of_recordings_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = run("recordings.md", 9)
+    names = run("recordings.md", 10)
     assert names["loader"].engine == "native"
+    assert names["responses"].shape == (16, 8, 100)
+    assert set(names["there"].sum(1).tolist()) <= {70, 100}
+    assert not names["squared"][~names["there"][:, None].expand_as(names["squared"])].any()
     assert len(names["around"]) == 2
     assert str(names["again"]) == str(names["session"])
     assert len(names["same"]) > 60 * 3
@@ -63,7 +66,8 @@ def test_the_programs_of_temporaldata_run(tmp_path, monkeypatch):
 
 def test_the_programs_of_nifti_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = run("nifti.md", 4)
+    names = run("nifti.md", 7)
+    assert len({run.fields["bold"].shape for run in names["masked"].values()}) > 1
     assert names["loader"].engine == "native"
     assert names["batch"]["bold"].shape == (4, 10, 12, 18, 16)
     assert abs(float(names["batch"]["bold"].mean()) - 1000) < 5

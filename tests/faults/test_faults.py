@@ -19,7 +19,7 @@ from children import count_rows
 from lifetimes import anonymous
 from programs import run, run_all
 from simulated import SimulatedInterface
-from waiting import lets_others_run, until
+from waiting import MOST_SECONDS, lets_others_run, until
 
 import memload
 
@@ -233,7 +233,7 @@ def test_next_from_several_threads_hands_each_batch_out_once():
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(60)
+        consumer.join(MOST_SECONDS)
     assert sorted(rows) == list(range(3000))
 
 
@@ -259,7 +259,7 @@ def test_several_threads_may_ask_a_sampler_that_is_a_generator(ahead):
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(60)
+        consumer.join(MOST_SECONDS)
     assert sorted(rows) == list(range(300))
 
 
@@ -269,7 +269,7 @@ def test_batches_may_die_on_other_threads_after_the_loader():
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(60)
+        consumer.join(MOST_SECONDS)
     assert batches == []
 
 
@@ -425,7 +425,7 @@ def test_a_loader_over_files_travels_to_a_process_that_starts_afresh(tmp_path):
     queue = context.SimpleQueue()
     process = context.Process(target=count_rows, args=(loader, queue))
     process.start()
-    process.join(60)
+    process.join(MOST_SECONDS)
     assert process.exitcode == 0
     assert queue.get() == 50
 

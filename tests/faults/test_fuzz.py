@@ -11,6 +11,7 @@ import pytest
 from programs import run, script
 from repository import ROOT, SUPPORT
 from source_mutants import FORMATS, try_mutants
+from waiting import MOST_SECONDS
 
 TARGETS = re.findall(r"^memload_fuzz\((\w+)\)", (ROOT / "csrc" / "fuzz" / "CMakeLists.txt").read_text(), re.MULTILINE)
 SECONDS = 600
@@ -62,5 +63,5 @@ def test_files_that_once_gave_other_errors_are_read_or_refused(kind, number):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_damaged_files_for_ten_minutes(kind):
     first = random.randrange(10**9)
-    done = run(script(MUTANTS, kind, str(SECONDS), str(first)), within=SECONDS + 120)
+    done = run(script(MUTANTS, kind, str(SECONDS), str(first)), within=SECONDS + MOST_SECONDS)
     assert done.status == 0, f"mutant {(done.out or ['?'])[-1]}: {done.err[-2000:]}"

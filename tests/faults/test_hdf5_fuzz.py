@@ -5,12 +5,13 @@ import random
 import pytest
 from programs import run, script
 from repository import SUPPORT
+from waiting import MOST_SECONDS
 
 MUTANTS = SUPPORT / "hdf5_mutants.py"
 
 
 def try_mutants(folder, first, count, seconds):
-    done = run(script(MUTANTS, folder, str(first), str(count), str(seconds)), within=seconds + 120)
+    done = run(script(MUTANTS, folder, str(first), str(count), str(seconds)), within=seconds + MOST_SECONDS)
     *numbers, last = done.out or [""]
     assert done.status == 0, f"mutant {(numbers or [last])[-1]} or {last}: {done.err[-2000:]}"
     return int(last.removeprefix("read alike: "))

@@ -20,6 +20,7 @@ from children import LoadsInside, count_all
 from extension import simulated_extension
 from programs import Ahead, begin_all, run_all
 from torch.utils.data import DataLoader, StackDataset, TensorDataset
+from waiting import MOST_SECONDS
 
 import memload
 
@@ -293,7 +294,7 @@ class Held:
     def __iter__(self):
         yield 0
         self.waits.set()
-        self.go.wait(240)
+        self.go.wait(MOST_SECONDS)
         yield 1
 
 
@@ -316,7 +317,7 @@ def held_iterator(**arguments):
     rest = []
     thread = threading.Thread(target=lambda: rest.extend(coming(iterator)))
     thread.start()
-    assert sampler.waits.wait(60)
+    assert sampler.waits.wait(MOST_SECONDS)
     return sampler, iterator, thread, rest
 
 
@@ -334,7 +335,7 @@ def test_a_fork_while_a_thread_is_in_next_leaves_the_child_an_iterator_that_says
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     sampler.go.set()
-    thread.join(60)
+    thread.join(MOST_SECONDS)
     assert [batch[0].item() for batch in rest] == [1]
 
 
@@ -343,7 +344,7 @@ def test_the_timeout_also_ends_the_wait_for_another_thread_that_is_in_next():
     with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
         next(iterator)
     sampler.go.set()
-    thread.join(60)
+    thread.join(MOST_SECONDS)
     assert [batch[0].item() for batch in rest] == [1]
 
 
@@ -391,7 +392,7 @@ def test_loaders_travel_to_processes_that_start_afresh_before_during_and_after_u
     made, iterator = loaders()
     process = context.Process(target=count_all, args=(made[:-1], queue))
     process.start()
-    process.join(60)
+    process.join(MOST_SECONDS)
     assert process.exitcode == 0
     assert queue.get() == [20] * 4
     assert len(list(iterator)) == 6
@@ -404,7 +405,7 @@ def test_a_stock_loaders_workers_can_use_and_make_loaders(method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         outer = DataLoader(
-            LoadsInside(inner), batch_size=None, num_workers=1, multiprocessing_context=method, timeout=60
+            LoadsInside(inner), batch_size=None, num_workers=1, multiprocessing_context=method, timeout=MOST_SECONDS
         )
         assert [int(sample) for sample in outer] == [4950 + 45 + 10 * index for index in range(3)]
     assert len(list(inner)) == 15

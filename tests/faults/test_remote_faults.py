@@ -1,5 +1,6 @@
 """Stores that fail, are slow and lie: what can be cured is, what cannot raises in the loop, and a resume is exact."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -7,20 +8,23 @@ import sys
 from pathlib import Path
 
 import killed_loops
+import numpy as np
 import pytest
 import torch
 from stores import disk_bytes
+from waiting import MOST_SECONDS, until
 
 import memload
-from memload.formats.remote import objects
+from memload.formats.remote import addresses, admission, block_cache, repeating
+from memload.formats.remote.objects import Objects
 
 ROWS = 600
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
-    monkeypatch.setattr(objects, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(objects, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(repeating, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(repeating, "_LONGEST_PAUSE", 0.02)
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +121,7 @@ def test_a_shard_that_is_cut_after_it_was_read_says_so(faulty_set, tmp_path):
 
 
 def test_a_store_that_does_not_answer_is_asked_again(faulty_set, proxy, monkeypatch, tmp_path):
-    monkeypatch.setattr(objects, "_TIMEOUT", "2s")
+    monkeypatch.setattr(addresses, "_TIMEOUT", "2s")
     ds = memload.open("s3://bucket/faulty", cache=tmp_path, cache_bytes="64MB")
     proxy.faults = ["hang"]
     want = list(loader_of(memload.open(faulty_set)))
@@ -141,6 +145,25 @@ def test_a_full_disk_under_the_cache(faulty_set, proxy, small_disk, room):
     del ds
     smaller = memload.open("s3://bucket/faulty", cache=small_disk / "cache", cache_bytes="1.5MB")
     assert_same(loader_of(smaller.select(range(0, ROWS, 2))), want)
+
+
+def test_a_disk_that_is_too_full_to_give_a_part_back_is_told(faulty_set, tmp_path, monkeypatch):
+    """Some file systems need space themselves to make a hole in a file."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(block_cache.BlockCache, "store", full)
+    monkeypatch.setattr(block_cache, "give_back", full)
+    ds = memload.open(f"file://{faulty_set}", cache=tmp_path, cache_bytes="64MB")
+    cache = ds.fields["y"].column.storages[0].origin
+    missing = cache.begin(np.arange(2))
+    try:
+        until(lambda: not cache.table.has_to_wait(missing), within=MOST_SECONDS)
+        with pytest.raises(memload.DiskSpaceError, match="the disk is full"):
+            cache.proceed(missing)
+    finally:
+        cache.let_go(np.arange(2))
 
 
 def test_a_refusal_is_an_error_at_once(faulty_set, proxy):
@@ -180,7 +203,7 @@ atexit.register(last)  # runs after what memload registers
 
 import memload
 from memload.formats.remote.link import link
-from memload.formats.remote.objects import Address
+from memload.formats.remote.addresses import Address
 
 ds = memload.open("s3://bucket/faulty")
 ds[0]
@@ -202,6 +225,71 @@ def test_a_process_that_ends_amid_requests_cancels_them_first(faulty_set, proxy)
     assert (process.returncode, said) == (0, f"20\n[]\n{ended}\n")
 
 
+ENDS_QUICKLY = """
+import sys, threading
+import memload
+from memload.formats.remote import addresses, admission
+
+admission._FEW, admission._QUICK, addresses.QUICK_SECONDS = 1, float("inf"), 1
+ds = memload.open("s3://bucket/faulty", cache_bytes="64MB")
+ds[0]
+print("read", flush=True)
+sys.stdin.readline()
+ds.fields["y"].column.storages[0].origin.begin([20, 22, 24])
+print(sum(thread.name == "memload-request" for thread in threading.enumerate()))
+"""
+
+
+def test_a_process_that_ends_amid_requests_of_threads_waits_for_these(faulty_set, proxy):
+    command = [sys.executable, "-c", ENDS_QUICKLY]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "read\n"
+    proxy.always = ("GET .*safetensors", "hang")
+    said, _ = process.communicate("\n")
+    assert (process.returncode, said) == (0, "3\n")
+
+
+@pytest.fixture
+def quick(faulty_set, proxy, monkeypatch):
+    """Whatever the store does, it counts as quick, so that threads ask it."""
+    monkeypatch.setattr(admission, "_FEW", 1)
+    monkeypatch.setattr(admission, "_QUICK", float("inf"))
+    memload.open("s3://bucket/faulty", cache_bytes="65MB")[0]
+
+
+@pytest.mark.parametrize("fault", [500, "cut", "drop", "hang"])
+def test_what_fails_on_a_thread_is_asked_for_again_on_the_loop(faulty_set, proxy, quick, monkeypatch, fault):
+    monkeypatch.setattr(addresses, "QUICK_SECONDS", 1)
+    ds, want = memload.open("s3://bucket/faulty", cache_bytes="63MB"), list(loader_of(memload.open(faulty_set)))
+    proxy.each = fault
+    assert_same(loader_of(ds), want)
+
+
+def test_a_client_that_panics_on_a_thread_is_asked_again_on_the_loop(faulty_set, proxy, quick, monkeypatch):
+    """Rust's panics are no Exception in Python."""
+
+    def panics(*_):
+        raise BaseException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(Objects, "part_quickly", panics)
+    cache = memload.open("s3://bucket/faulty", cache_bytes="62MB").fields["y"].column.storages[0].origin
+    blocks = np.asarray(cache.table.first_blocks[2:3])
+    missing = cache.begin(blocks)
+    until(lambda: not cache.table.has_to_wait(missing), within=MOST_SECONDS)
+    assert len(cache.proceed(missing)) == 0
+    cache.let_go(blocks)
+
+
+@pytest.mark.parametrize(("fault", "error"), [(403, PermissionError), (404, FileNotFoundError)])
+def test_what_cannot_be_cured_on_a_thread_is_asked_for_once(faulty_set, proxy, quick, fault, error):
+    ds = memload.open("s3://bucket/faulty", cache_bytes=f"{fault}MB")
+    cache = ds.fields["y"].column.storages[0].origin
+    proxy.always, before = (r"GET .*-00002\.safetensors", fault), len(proxy.ranges("-00002.safetensors"))
+    with pytest.raises(error, match="-00002"):
+        cache.hold(cache.table.first_blocks[2:3])
+    assert len(proxy.ranges("-00002.safetensors")) == before + 1
+
+
 def _killed_loops(faulty_set, folder, kills):
     """Kill the loops of two ranks that share a cache so many times each; all their batches are as if undisturbed."""
     ranks, program = [], Path(killed_loops.__file__)
@@ -221,7 +309,8 @@ def _killed_loops(faulty_set, folder, kills):
             epoch += 1
         assert got == want
     shards = len(list((folder / "cache").glob("*/*.safetensors")))
-    assert disk_bytes(folder / "cache") <= 1_600_000 + 4096 * shards  # the last block of each ends amid a page
+    pages = 2 * shards  # the last block of a file ends amid a page, and the list of its extents takes one
+    assert disk_bytes(folder / "cache") <= 1_600_000 + 4096 * pages
 
 
 def test_loops_that_are_killed_give_the_batches_of_undisturbed_ones(faulty_set, proxy, tmp_path):

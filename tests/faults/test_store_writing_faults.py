@@ -11,10 +11,10 @@ import threading
 
 import pytest
 import torch
-from waiting import until
+from waiting import MOST_SECONDS, until
 
 import memload
-from memload.formats.remote import objects
+from memload.formats.remote import addresses, repeating, writable_objects
 
 ROWS = torch.arange(60_000, dtype=torch.int64).reshape(30, 2000)
 
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.usefixtures("uploads")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(objects, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(objects, "_LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(objects, "_WRITING_RETRIES", 0)
+    monkeypatch.setattr(repeating, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(repeating, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(addresses, "_RETRIES", 0)
 
 
 def write(url, part):
@@ -55,14 +55,25 @@ def test_every_request_of_a_write_is_tried_again(proxy, store_server, fault):
 
 
 def test_large_shards_go_in_pieces_which_are_tried_again(proxy, store_server, monkeypatch):
-    monkeypatch.setattr(objects, "_PIECE", 5 << 20)
-    monkeypatch.setattr(objects, "_WRITING_RETRIES", 3)
+    monkeypatch.setattr(writable_objects, "_PIECE", 5 << 20)
+    monkeypatch.setattr(addresses, "_RETRIES", 3)
+    monkeypatch.setattr(writable_objects, "_WHOLE", 5 << 20)
     rows = torch.randint(0, 255, (12, 1 << 20), dtype=torch.uint8)
     proxy.once = ("partNumber=2", 503)
     memload.write("s3://bucket/pieces", {"x": rows}, progress=False)
     pieces = [path for path, _ in proxy.requests if "partNumber=" in path]
     assert len(pieces) == 4
     assert torch.equal(memload.open("s3://bucket/pieces")[11]["x"], rows[11])
+
+
+def test_a_piece_that_cannot_be_stored_leaves_no_unfinished_upload(proxy, store_server, monkeypatch):
+    monkeypatch.setattr(writable_objects, "_WHOLE", 5 << 20)
+    monkeypatch.setattr(writable_objects, "_PIECE", 5 << 20)
+    proxy.always = ("partNumber=2", 503)
+    with pytest.raises(memload.ShardWriteError, match=r"4 attempts in .* to write its .* bytes failed"):
+        memload.write("s3://bucket/piece", {"x": torch.zeros(12 << 20, dtype=torch.uint8)})
+    assert store_server.unfinished() == 0
+    assert store_server.keys("piece") == []
 
 
 def test_what_stays_raises_with_the_name_and_removes_what_it_wrote(proxy, store_server):
@@ -77,11 +88,12 @@ def test_what_stays_raises_with_the_name_and_removes_what_it_wrote(proxy, store_
 
 def test_a_request_that_goes_on_failing_is_given_up_after_a_time(proxy, monkeypatch):
     """obstore repeats by itself within each attempt, so that all attempts together could take half an hour."""
-    monkeypatch.setattr(objects, "_WRITING_PATIENCE", 0.0)
+    monkeypatch.setattr(writable_objects, "_PATIENCE", 0.0)
     proxy.always = ("list-type", 503)
     with pytest.raises(memload.ShardReadError, match=r"2 attempts in .* to list it failed"):
         write("s3://bucket/patience", 0)
-    assert len(proxy.requests) == 2
+    assert len([path for path, _ in proxy.requests if "delimiter" in path]) <= 2  # of two lists, the first one to fail
+    assert len(proxy.requests) in (3, 4)
 
 
 def test_a_part_that_may_have_completed_keeps_its_shards(proxy, store_server):
@@ -115,7 +127,7 @@ def test_a_killed_writer_leaves_a_part_that_is_missing_or_as_it_was(proxy, store
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
     proxy.mend()
-    with pytest.raises(FileNotFoundError, match="parts of a set are there"):
+    with pytest.raises(FileNotFoundError, match="parts of a set are here"):
         memload.open(url)
     with pytest.raises(ValueError, match=r"1 of 2 parts are missing: part 0; part 0 was begun"):
         memload.seal(url)
@@ -160,11 +172,11 @@ def test_a_part_keeps_its_shards_where_its_writer_fails_while_a_sealer_lists_it(
 
     def seal():
         sealer.start()
-        assert checked.wait(60)
+        assert checked.wait(MOST_SECONDS)
 
     def wait():
         checked.set()
-        assert failed.wait(60)
+        assert failed.wait(MOST_SECONDS)
 
     index = "/bucket/between/index.json"
     proxy.once = (f"HEAD {index}", 403)
@@ -202,9 +214,9 @@ def test_a_part_keeps_its_shards_where_its_writer_is_interrupted(proxy, store_se
         memload.write_part({url!r}, {{"x": rows}}, part=0, parts=2, shard_bytes=100_000)
     """
     writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.PIPE, text=True)
-    assert asked.wait(60)
+    assert asked.wait(MOST_SECONDS)
     writer.send_signal(signal.SIGINT)
-    assert writer.communicate(timeout=60)[1].strip().endswith("KeyboardInterrupt")
+    assert writer.communicate(timeout=MOST_SECONDS)[1].strip().endswith("KeyboardInterrupt")
     proxy.mend()
     memload.seal(url)
     assert_whole(store_server, "interrupted")

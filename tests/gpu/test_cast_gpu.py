@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from waiting import MOST_SECONDS
 
 from memload.casts.rule import Cast
 from memload.device import cuda_module
@@ -122,4 +123,4 @@ def test_the_second_device_is_served_while_the_first_is_current() -> None:
 def test_asking_about_the_second_device_first_of_all_leaves_the_first_current() -> None:
     asked = "from memload.device.cuda_module import cuda_state; state = cuda_state(1)"
     program = f"import torch; {asked}; assert state.usable, state.reason; assert torch.cuda.current_device() == 0"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=MOST_SECONDS)

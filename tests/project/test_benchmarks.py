@@ -14,6 +14,7 @@ import pytest
 import torch
 from programs import run
 from repository import BENCHMARKS
+from waiting import MOST_SECONDS
 
 import memload
 from memload.cli.measure import Spread
@@ -46,6 +47,7 @@ QUICK = {
     "resize.py": [],
     "resume.py": [],
     "scaling.py": ["--device", "cpu", "--workloads", "W2", "--variants", "bf16"],
+    "store_writing.py": [],
     "streaming.py": [],
     "tiers.py": ["--workloads", "C4"],
     "transforms.py": ["--workloads", "W2"],
@@ -110,7 +112,7 @@ def test_a_part_of_a_gpu_benchmark_that_fails_is_told_and_the_next_one_follows(t
 
 def gpu_table(*paths: Path) -> str:
     command = [sys.executable, BENCHMARKS / "gpu_table.py", *paths]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=True).stdout
 
 
 def test_the_table_of_gpu_figures_leaves_out_what_is_only_told_where_there_is_no_room(tmp_path):
@@ -182,6 +184,52 @@ def test_a_flipped_bit_another_dtype_and_another_number_of_batches_are_found():
         assert more == "after 5 batches, the device's loader has more"
 
 
+def from_store(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, BENCHMARKS / "peers" / "from_store.py", folder, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
+
+
+def test_the_comparison_from_a_store_says_what_it_lacks(tmp_path):
+    (tmp_path / "data-1024" / "memload").mkdir(parents=True)
+    (tmp_path / "data-1024" / "images.npy").touch()
+    done = from_store(tmp_path)
+    assert done.returncode == 2
+    lacking = "data-1024/streaming, data-1024/litdata, streaming/bin/python, litdata/bin/python"
+    assert f"{tmp_path} lacks {lacking}: run environments.py and compare.py --search first" in done.stderr
+
+
+FROM_STORE = """
+import json, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+import from_store
+import numpy as np, torch, memload
+from remote import serving
+
+root = Path(sys.argv[3])
+images = torch.randint(0, 255, (128, 16, 16, 3), dtype=torch.uint8)
+rows = {"image": images, "row": torch.arange(128)}
+memload.write(root / "data-1024" / "memload" / "shards", rows, progress=False)
+np.save(root / "data-1024" / "images.npy", images.numpy())
+with serving(root, 0.0, root / "log") as url:
+    found = from_store.asked(root, root / "data-1024", "memload", url.removesuffix("/set"), {}, check=True)
+print(json.dumps(found))
+other = [{"first": 1.0, "warm": 2.0}, {"error": "no end"}]
+print(from_store.table({"1 ms": {"memload": [{"first": 2.0, "warm": 6.0}] * 2, "other": other[:1] * 2}}))
+print(from_store.table({"1 ms": {"memload": [{"first": 2.0, "warm": 6.0}] * 2, "failing": other}}))
+"""
+
+
+def test_a_run_of_the_comparison_from_a_store_reads_what_was_written(tmp_path):
+    done = run(FROM_STORE, str(BENCHMARKS), str(BENCHMARKS / "peers"), str(tmp_path))
+    assert done.status == 0, done.err
+    said = json.loads(done.out[0])
+    assert (said["rows"], said["agrees"], said["identical"], said["shuffled"]) == (128, True, True, True)
+    assert "1 ms other first: 1 images/s; memload 2.0x (2.0 to 2.0)" in done.out
+    assert "1 ms other warm: 2 images/s; memload 3.0x (3.0 to 3.0)" in done.out
+    assert "1 ms failing first: [None, 'no end']" in done.out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", QUICK)
 def test_the_benchmark_runs(script, tmp_path):
@@ -190,7 +238,7 @@ def test_the_benchmark_runs(script, tmp_path):
         [sys.executable, BENCHMARKS / script, "--quick", "--cache", tmp_path, "--out", kept, *QUICK[script]],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=MOST_SECONDS,
         env={**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr
@@ -208,7 +256,7 @@ def test_the_small_benchmarks_run_under_pytest_benchmark_and_are_compared(tmp_pa
     command += ["--benchmark-max-time=0.05", "--benchmark-autosave", f"--benchmark-storage={tmp_path}"]
     for more in ([], ["--benchmark-compare"]):
         env = {**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])}
-        done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=240, env=env)
+        done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=MOST_SECONDS, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "test_first_batch[cpu] (0001_" in done.stdout
     assert len(list(tmp_path.rglob("*.json"))) == 2

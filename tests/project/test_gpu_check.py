@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from repository import BENCHMARKS, ROOT
+from waiting import MOST_SECONDS
 
 import memload
 
@@ -20,7 +21,7 @@ PARTS = ("gpu_bytes", "gpu_loader", "gpu_cast", "gpu_copy", "gpu_resident", "gpu
 PARTS += ("gpu_step", "gpu_offload")
 
 
-def run(*command: str | Path, within: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, within: float = MOST_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
     without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env = {**without, "PYTHON": sys.executable, **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=within, env=env)

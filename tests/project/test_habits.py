@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import release_links
 import release_version
 from repository import ROOT
 
@@ -59,3 +60,39 @@ def test_the_changelog_has_to_name_what_is_released(release):
     assert release_version.differing("v1.2.3", release) == [
         "CHANGELOG.md: no version, but the tag is v1.2.3: expected 1.2.3"
     ]
+
+
+ADDRESS = "https://github.com/someone/memload"
+
+
+def test_the_readme_of_a_release_links_to_files_of_that_release():
+    """Also in a release, where the links are absolute already."""
+    text = release_links.readme_of((ROOT / "README.md").read_text(), ADDRESS, "v1.2.3")
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    files = [re.fullmatch(r"https://[\w.]+/\w+/memload/(blob|raw)/[\w.]+/([^#]+)(#.*)?", target) for target in targets]
+    there = [found for found in files if found is not None]
+    assert len(there) > 50
+    assert [found[2] for found in there if not (ROOT / found[2]).is_file()] == []
+    assert {found[2] for found in there if found[1] == "raw"} == set(re.findall(r"docs/pictures/\w+\.svg", text))
+    assert [target for target in targets if "://" not in target] == []
+
+
+def test_links_that_are_absolute_already_or_stay_on_the_page_are_left_alone():
+    text = "[a](https://example.org/x.md), [b](#try-it), [c](docs/c.md#d)"
+    expected = f"[a](https://example.org/x.md), [b](#try-it), [c]({ADDRESS}/blob/v1/docs/c.md#d)"
+    assert release_links.readme_of(text, ADDRESS, "v1") == expected
+
+
+def test_the_package_of_a_release_names_its_addresses_once():
+    before = '[project]\nname = "memload"\n\n[project.scripts]\nmemload = "memload.cli.main:main"\n'
+    text = release_links.project_of(before, ADDRESS, "v1.2.3")
+    added = text.partition("[project.urls]\n")[2].partition("\n\n")[0].splitlines()
+    assert added == [
+        f'Source = "{ADDRESS}"',
+        f'Documentation = "{ADDRESS}/blob/v1.2.3/docs/README.md"',
+        f'Changelog = "{ADDRESS}/blob/v1.2.3/CHANGELOG.md"',
+        f'Issues = "{ADDRESS}/issues"',
+    ]
+    assert text.replace("[project.urls]\n" + "\n".join(added) + "\n\n", "") == before
+    with pytest.raises(ValueError, match="run this once, in a fresh checkout"):
+        release_links.project_of(text, ADDRESS, "v1.2.3")

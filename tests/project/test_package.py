@@ -16,6 +16,7 @@ import pytest
 import torch
 from programs import Ended, Nursery, Program, run_all
 from repository import ROOT
+from waiting import MOST_SECONDS
 
 import memload
 from memload.cli.main import COMMANDS
@@ -26,7 +27,7 @@ PACKAGE = Path(memload.__file__).parent
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command elsewhere, so that it does not meet the folder memload/ of the checkout by accident."""
     env = {**os.environ, **environment}
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=MOST_SECONDS)
 
 
 IMPORTS = """

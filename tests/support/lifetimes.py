@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 from pass_kinds import failing_kinds, sound_kinds
+from waiting import MOST_SECONDS
 
 import memload
 
 _PACKAGE = str(Path(memload.__file__).parent)
-_LONGEST = 60.0  # seconds that threads have to end; nothing is concluded from how long they took
 
 
 # What ends a pass -----------------------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def leftovers(make, ways=WAYS):
 
 
 def settled(look, is_fine):
-    """Return what `look` gives as soon as it is fine, or after a minute."""
-    end = time.monotonic() + _LONGEST
+    """Return what `look` gives as soon as it is fine, or when that does not come."""
+    end = time.monotonic() + MOST_SECONDS
     while not is_fine(found := look()) and time.monotonic() < end:
         time.sleep(0.002)
     return found
@@ -190,7 +190,7 @@ def anonymous():
 def growth(make, passes, ways, fine, warm=16):
     """Bytes by which anonymous memory grows over so many passes of one loader, after some to begin with.
 
-    Threads that are about to end may hold some yet: until no more is left than is fine, or for a minute, we wait.
+    Threads that are about to end may hold some yet: until no more is left than is fine we wait, as `settled` says.
     """
     with collector_off():
         loader, before = make(), 0

@@ -25,6 +25,7 @@ from torch.utils.data import (
     TensorDataset,
     default_collate,
 )
+from waiting import MOST_SECONDS
 
 import memload
 from memload import Augment, Cast, FastLoader
@@ -276,7 +277,9 @@ def native_kinds(side):
         "own sampler, ahead": lambda: FastLoader(images(side), BATCH, sampler=OwnOrder(), depth=2),
         "weighted": lambda: FastLoader(images(side), BATCH, sampler=memload.WeightedSampler(torch.ones(ROWS), ROWS)),
         "distributed": lambda: FastLoader(images(side), BATCH, sampler=DistributedSampler(range(ROWS), 2, 0)),
-        "workers": lambda: FastLoader(images(side), BATCH, num_workers=2, batch_transform=widened, timeout=60),
+        "workers": lambda: FastLoader(
+            images(side), BATCH, num_workers=2, batch_transform=widened, timeout=MOST_SECONDS
+        ),
         "persistent": lambda: FastLoader(images(side), BATCH, num_workers=2, persistent_workers=True),
         "persistent, transform": lambda: FastLoader(
             images(side), BATCH, num_workers=2, persistent_workers=True, batch_transform=widened

@@ -29,6 +29,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from waiting import MOST_SECONDS
+
 HERE = str(Path(__file__).parent)
 MOST_FILES = 250  # that the kernel sends at once
 
@@ -79,12 +81,12 @@ def script(path, *arguments, environment=None):
     return Program(Path(path).read_text(), arguments, environment or {}, str(path))
 
 
-def run_all(programs, within=240.0, nursery=Nursery()):
+def run_all(programs, within=MOST_SECONDS, nursery=Nursery()):
     """Run programs, given by name, at once; those that do not end within so many seconds are killed."""
     return begin_all(programs, within, nursery)()
 
 
-def begin_all(programs, within=240.0, nursery=Nursery(), *, in_turn=False):
+def begin_all(programs, within=MOST_SECONDS, nursery=Nursery(), *, in_turn=False):
     """Begin programs, given by name, at once; calling the result waits for them, and tells what each left.
 
     Args:
@@ -147,14 +149,14 @@ class Ahead:
             self._begun.close()
 
 
-def run(program, *arguments, within=240.0):
+def run(program, *arguments, within=MOST_SECONDS):
     """Run one program, or the source of one; return what it left."""
     program = program if isinstance(program, Program) else Program(program, arguments)
     return run_all({"it": program}, within)["it"]
 
 
 @contextlib.contextmanager
-def started(code, *arguments, within=240.0):
+def started(code, *arguments, within=MOST_SECONDS):
     """A program that is written to and read while it runs."""
     (its_input, stdin), (stdout, its_output) = os.pipe(), os.pipe()
     with os.fdopen(stdin, "w") as stdin, os.fdopen(stdout) as stdout, contextlib.ExitStack() as stack:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 from strategies import as_bytes, random_tensor
+from torch.utils.data import Dataset
 
 import memload
 
@@ -29,6 +30,28 @@ def batches(ds, *, seed=3, **arguments):
     loader = memload.FastLoader(ds, **{"batch_size": 4, **arguments})
     assert loader.engine == "native"
     return [*loader]
+
+
+def read_from(interface, loader):
+    """The batches of a loader as a device has them."""
+    found = []
+    for batch in loader:
+        reading = {name: interface.read(tensor) for name, tensor in batch.items()}
+        found.append({name: read() for name, read in reading.items()})
+    return found
+
+
+class OneByOne(Dataset):
+    """The same samples, asked for one by one: a dataset that is not read natively."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        return self.dataset[index]
 
 
 @st.composite

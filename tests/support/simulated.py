@@ -129,6 +129,14 @@ class SimulatedInterface:
         """Return an event."""
         return self.simulated.record(stream)
 
+    def timestamp(self, stream: int) -> Any:
+        """Return an event, all of which keep their time here."""
+        return self.simulated.record(stream)
+
+    def seconds_between(self, first: Any, second: Any) -> float | None:
+        """Return the seconds between two events that have come."""
+        return self.simulated.seconds_between(first, second)
+
     def wait(self, stream: int, event: Any) -> None:
         """Let a stream wait."""
         self.simulated.wait(stream, event)

@@ -74,6 +74,14 @@ def _read(clock, row, inside):
     return (row, row + 1) if within[0] else (row + 1,)
 
 
+def between(first, second, weight):
+    """What lies between two rows; of a difference that is not finite, the sum of two products."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = second - first
+        apart = first * (1 - weight) + second * weight
+        return np.where(np.isfinite(difference), first + difference * weight, apart)
+
+
 def _sample(values, clock, time, after, row, sampling, inside):
     times = clock.times
     if sampling == "previous":
@@ -87,7 +95,7 @@ def _sample(values, clock, time, after, row, sampling, inside):
         if len(near) < 2 or times[row] >= time:
             return first
         weight = np.float32(float(time - times[row]) / float(times[row + 1] - times[row]))
-        return first + (values[row + 1].astype(wide) - first) * wide(weight)
+        return between(first, values[row + 1].astype(wide), wide(weight))
     begin, end = max(time, inside[0]), min(after, inside[1])
     rows = [j for j, one in enumerate(times) if begin <= one + SLACK < end]
     if rows and rows[0] > row and not clock.joined(row):

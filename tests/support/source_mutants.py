@@ -95,7 +95,7 @@ def arrow(path):
 
 
 def zarr_store(path):
-    import zarr
+    from zarr3 import zarr
 
     group = zarr.create_group(path / "x.zarr")
     kinds = {"a": {"shards": (8, 6)}, "b": {"compressors": None}, "c": {"fill_value": 3}}

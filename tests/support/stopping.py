@@ -101,6 +101,14 @@ class Telling(Sampler):
         self.begin, self.passes = state["at"] or None, state["passes"]
 
 
+class Resetting(Telling):
+    """Sets its state back when it has no more rows: what it tells then is the state of its next pass."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        self.at = 0
+
+
 def both(n):
     """Two datasets with n rows in all."""
     parts = {"a": n // 2, "b": n - n // 2}
@@ -138,6 +146,7 @@ UNKNOWN = {
     "sharded": lambda ds, n, g: Sharded(BatchSampler(RandomSampler(ds, generator=g), 2, False)),
     "ready batches": lambda ds, n, g: ReadyBatches(n, g),
     "tells its state": lambda ds, n, g: Telling(n),
+    "sets its state back": lambda ds, n, g: Resetting(n),
 }
 SAMPLERS = {**KNOWN, **UNKNOWN}
 

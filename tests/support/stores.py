@@ -13,6 +13,7 @@ from pathlib import Path
 
 import obstore
 from obstore.store import S3Store
+from waiting import MOST_SECONDS
 
 BUCKET = "bucket"
 
@@ -38,7 +39,7 @@ class Server:
         )
         self.port = int(self._process.stdout.readline())
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method="PUT")
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=MOST_SECONDS).close()
         self._store = store_at(self.port, "")
 
     def put(self, folder: Path, prefix: str) -> None:
@@ -55,6 +56,11 @@ class Server:
         found = [one["path"] for chunk in obstore.list(self._store, prefix) for one in chunk]
         return sorted(path.removeprefix(f"{prefix}/") for path in found)
 
+    def unfinished(self) -> int:
+        """Return the number of uploads in pieces that are neither complete nor removed."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{BUCKET}?uploads", timeout=MOST_SECONDS) as answer:
+            return answer.read().count(b"<UploadId>")
+
     def delete(self, key: str) -> None:
         """Remove one object."""
         obstore.delete(self._store, key)
@@ -66,7 +72,11 @@ class Server:
     def close(self) -> None:
         """End the server."""
         self._process.stdin.close()
-        self._process.wait(10)
+        try:
+            self._process.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired:  # on a busy machine; nothing is lost with it
+            self._process.kill()
+            self._process.wait()
         self._process.stdout.close()
 
 

@@ -1,5 +1,6 @@
 """Ray Data with memload.ShardSink: rows of every kind, a killed worker, a job that fails, and docs' program."""
 
+import contextlib
 import json
 import logging
 import os
@@ -7,13 +8,16 @@ import re
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import ray
+from obstore.store import LocalStore
 from repository import DOCS
 
 import memload
+from memload.formats.shards.index import read_index
 
 
 def row(number):
@@ -99,6 +103,72 @@ def refused(folder):
     return {"raised": "none"}
 
 
+class Late(memload.ShardSink):
+    """Its part 1 goes on when its job has failed, until the file `go` is there, and says in `late` how it ended."""
+
+    def __init__(self, path, marks):
+        super().__init__(path)
+        self.marks = marks
+
+    def write(self, blocks, ctx):
+        def until_told():
+            yield from blocks
+            (self.marks / "waits").touch()
+            wait_for(self.marks / "go")
+
+        if ctx.task_idx != 1:
+            return super().write(blocks, ctx)
+        said = "nothing"
+        try:
+            return super().write(until_told(), ctx)
+        except OSError as error:
+            said = str(error)
+            raise
+        finally:
+            (self.marks / "new").write_text(said)
+            (self.marks / "new").rename(self.marks / "late")
+
+
+def wait_for(file):
+    """Wait for a file, as a task that is deep in native code: Ray's interrupt does not reach it."""
+    while not file.exists():
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(0.01)
+
+
+def late(folder):
+    return {kind: late_in(Path(folder, "late", kind), kind) for kind in ("folder", "store")}
+
+
+def late_in(folder, kind):
+    """A job fails while a task of it is at work, which ends when the next job has written a part of that number."""
+
+    def broken(one):
+        if one["id"] == 0:
+            wait_for(folder / "waits")
+            raise ValueError("a broken row")
+        return {"x": one["id"]}
+
+    def good(one):
+        if one["id"] == 99:
+            (folder / "go").touch()
+            wait_for(folder / "late")
+        return {"x": one["id"] + 1000}
+
+    (folder / "set").mkdir(parents=True)
+    place = LocalStore(folder / "set") if kind == "store" else folder / "set"
+    with contextlib.suppress(Exception):
+        numbers().map(broken).write_datasink(Late(place, folder))
+    numbers().map(good).write_datasink(memload.ShardSink(place))
+    _, rows = rows_of(folder / "set")
+    return {
+        "late": (folder / "late").read_text(),
+        "order": [int(one["x"]) for one in rows],
+        "files": sorted(path.name for path in (folder / "set").rglob("*") if path.is_file()),
+        "listed": [shard.file for shard in read_index(folder / "set").shards],
+    }
+
+
 def page(folder):
     text = (DOCS / "parallel-writing.md").read_text()
     (program,) = re.findall(r"^```python ray\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
@@ -124,7 +194,7 @@ def main():
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
         context.target_max_block_size = 1 << 20  # what a task may take of that memory
-        found = {scenario.__name__: scenario(scratch) for scenario in (kinds, killed, failed, refused, page)}
+        found = {scenario.__name__: scenario(scratch) for scenario in (kinds, killed, failed, refused, late, page)}
         Path(sys.argv[1], "0.json").write_text(json.dumps(found))
         ray.shutdown()
 

@@ -107,7 +107,7 @@ def test_a_sampler_that_takes_the_time_is_told_from_the_loop():
     class Slow(torch.utils.data.Sampler):
         def __iter__(self):
             for row in range(64):
-                sum(range(20_000))
+                sum(range(200_000))
                 yield row
 
         def __len__(self):

@@ -15,6 +15,7 @@ import pytest
 import torch
 from programs import run_all
 from torch.utils.data import TensorDataset
+from waiting import MOST_SECONDS
 
 import memload
 from memload.caching import map_cache
@@ -488,13 +489,13 @@ def test_who_comes_while_it_is_computed_waits_for_it(ds, tmp_path, monkeypatch):
         calls.append(1)
         if sample["label"] == 5:
             began.set()
-            assert released.wait(60)
+            assert released.wait(MOST_SECONDS)
         return sample["x"]
 
     monkeypatch.setattr(map_cache, "note", lambda said, _: (said.count("waiting for that"), released.set()))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(ds.map(slow).cache, tmp_path, version="1")
-        assert began.wait(60)
+        assert began.wait(MOST_SECONDS)
         second = ds.map(lambda sample: sample["x"]).cache(tmp_path / "other")  # in nobody's way
         assert not released.is_set()
         waited = ds.map(slow).cache(tmp_path, version="1")

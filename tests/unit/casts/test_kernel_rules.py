@@ -86,14 +86,20 @@ def test_images_have_one_rule_however_many_a_batch_has(monkeypatch):
 def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):
     given = []
     launch = SimpleNamespace(
-        cast_rows=lambda *arguments: given.append((arguments[0][0][1], *arguments[2:4], arguments[4][6:]))
+        RowKernel=lambda *kernel: kernel,
+        launch_rows=lambda launches, *_: given.extend(
+            (parts[0][1], rows, length, rule[6:]) for (parts, length, rule), _, rows, *_ in launches
+        ),
     )
     monkeypatch.setattr(kernels, "cuda_module", lambda: launch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
     rule = memload.Cast(torch.float32, channels=-2, mean=(1.0, 2.0, 3.0))
-    for count, choice in ((7, (0, 0, 1)), (9, (0, 0, 1)), (7, (8, 0, 1))):
+    for count in (7, 9):
         x = torch.zeros(count, 5, 3, 2)
-        kernels.cast_rows(x, torch.empty_like(x), rule, (5, 3, 2), choice=choice)
+        kernels.cast_all(x, torch.empty_like(x), rule, (5, 3, 2))
+    x = torch.zeros(7, 5, 3, 2)
+    chosen = kernels.RowKernel.of(x, rule, (5, 3, 2), [x.data_ptr()], x.device)
+    chosen.launch(torch.empty_like(x), 7, (8, 0, 1))
     assert given == [(1, 1, 210, (3, 2)), (1, 1, 270, (3, 2)), (7, 7, 30, (3, 2))]
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from same_rows import OneByOne
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 import memload
@@ -263,23 +264,12 @@ def test_a_row_without_a_batch_is_cut_by_one_draw(own):
         assert torch.equal(cut, cut[:1].expand(6, 3, 3, 1)), "all frames of a video are cut alike"
 
 
-@pytest.mark.parametrize("loaded", [lambda ds: ds.map(lambda sample: sample), lambda ds: Samples(ds)])
+@pytest.mark.parametrize("loaded", [lambda ds: ds.map(lambda sample: sample), lambda ds: OneByOne(ds)])
 @pytest.mark.parametrize("wrong", [{"layout": "NCHW", "channels": -1}, {"mean": (1.0, 2.0, 3.0, 4.0), "channels": -3}])
 def test_rows_are_not_taken_for_an_axis_of_an_image(loaded, wrong):
     ds = memload.from_arrays(m=torch.zeros(8, 6, 5))
     with pytest.raises(ValueError, match=r"the field 'm': .*rows of the shape \(6, 5\)"):
         list(memload.FastLoader(loaded(ds), batch_size=4, cast={"m": memload.Cast(torch.float32, **wrong)}))
-
-
-class Samples(Dataset):
-    def __init__(self, ds):
-        self.ds = ds
-
-    def __len__(self):
-        return len(self.ds)
-
-    def __getitem__(self, index):
-        return self.ds[index]
 
 
 def test_a_cast_of_a_field_that_is_no_tensor_names_the_field():

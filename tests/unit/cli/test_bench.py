@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
+from waiting import MOST_SECONDS
 
 import memload
 from memload import _core
@@ -263,7 +264,7 @@ def test_the_peak_is_seen_though_it_is_over(monkeypatch):
         while looked.acquire(blocking=False):
             pass
         for _ in range(3):  # the first may have begun before, and the last be under way
-            assert looked.acquire(timeout=60)
+            assert looked.acquire(timeout=MOST_SECONDS)
         del held
         assert 60 << 20 < peak() < 80 << 20
 

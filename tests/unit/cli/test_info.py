@@ -4,7 +4,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-import zarr
 
 import memload
 from memload.cli.main import main
@@ -31,6 +30,8 @@ def test_fields_that_lie_in_place_are_told_as_such(tmp_path, capsys):
 
 
 def test_chunks_tell_what_a_row_costs(tmp_path, capsys):
+    from zarr3 import zarr
+
     zarr.create_array(tmp_path / "x.zarr", shape=(40, 100), chunks=(4, 50), dtype="f4")[:] = 1
     assert told(capsys, tmp_path / "x.zarr")[-1] == (
         "data: decoded: zstd, 4 rows a chunk, 2 chunks a row; a row of 400 B takes 2 chunks, 1.6 kB"
@@ -66,6 +67,8 @@ def test_columns_that_are_unfit_are_told_with_the_reason(tmp_path, capsys):
 
 
 def test_groups_of_different_lengths_are_told_by_their_paths(tmp_path, capsys):
+    from zarr3 import zarr
+
     group = zarr.create_group(tmp_path / "x.zarr")
     for name, rows in (("train/x", 8), ("test/x", 2)):
         group.create_array(name, shape=(rows, 3), chunks=(1, 3), dtype="u1", compressors=None)[:] = 1

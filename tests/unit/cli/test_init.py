@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import textwrap
 
@@ -292,6 +293,56 @@ def test_a_script_without_a_loader_says_where_to_look(tmp_path, capsys):
     read(tmp_path, "print(1)\n")
     assert main(["init", str(tmp_path / "train.py")]) == 0
     assert "no DataLoader is made here. Give the file that makes it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stated", "where"),
+    [
+        ("Project-URL: Source, https://h/x\nProject-URL: Documentation, https://h/x/blob/v1/docs/README.md", None),
+        ("Project-URL: Source, https://h/x", "a folder of memload's sources"),
+    ],
+)
+def test_the_pages_are_where_the_package_says(tmp_path, monkeypatch, capsys, stated, where):
+    (tmp_path / "memload-0.1.0.dist-info").mkdir()
+    (tmp_path / "memload-0.1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.4\nName: memload\n{stated}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "train.py").write_text("from torch.utils.data import DataLoader\nloader = DataLoader([1, 2])\n")
+    assert main(["init", str(tmp_path / "train.py")]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f"docs is {where or 'https://h/x/blob/v1/docs'}")
+
+
+@pytest.mark.parametrize(
+    ("step", "advice"),
+    [
+        ("RandomResizedCrop(224, (0.5, 1.0), ratio=(1, 1))", "resize=(224, 224), scale=(0.5, 1.0), ratio=(1, 1)"),
+        ("RandomResizedCrop(size=side, scale=[0.2, 1])", "resize=(64, 64), scale=(0.2, 1)"),
+        ("RandomResizedCrop(32)", "resize=(32, 32), scale=(0.08, 1))"),
+        ("RandomResizedCrop(32, interpolation=NEAREST)", "RandomResizedCrop: dataset.map(fn)"),
+        ("Resize(side), CenterCrop((side, 48))", "--size 64 --fit crop --crop 64x48"),
+        ("Resize([300])", "--size 300 --fit crop"),
+        ("Resize(max_size)", "--size N --fit crop  # N: the number max_size"),
+        (
+            "Grayscale(), ColorJitter(), GaussianBlur(3), Pad(4)",
+            "Grayscale, ColorJitter, GaussianBlur, Pad: dataset.map",
+        ),
+    ],
+)
+def test_steps_keep_what_they_are_given(tmp_path, step, advice):
+    steps = ", ".join(f"T.{one}" for one in re.split(r", (?=[A-Z])", step))
+    text = f"from torchvision import transforms as T\nside = 64\nsteps = T.Compose([{steps}])\n"
+    path = tmp_path / "steps.py"
+    path.write_text(text)
+    ((line, code),) = init.casts_of_transforms(Script.read(path))
+    assert line == 3
+    assert advice in "\n".join(code)
+
+
+def test_names_of_an_import_of_all_are_known(tmp_path, capsys):
+    (tmp_path / "train.py").write_text(
+        "from torch.utils.data import *\nloader = DataLoader(TensorDataset(x), batch_size=4)\n"
+    )
+    assert main(["init", str(tmp_path / "train.py")]) == 0
+    assert "1 loader: 1 native" in capsys.readouterr().out
 
 
 def test_other_loaders_have_their_page(tmp_path):

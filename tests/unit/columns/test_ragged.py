@@ -14,9 +14,11 @@ from children import all_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ragged_cases import forms, graphs, lengths, row_lists, same, same_rows, same_tensor, sentences
+from same_rows import OneByOne
 from strategies import random_tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, default_collate
+from waiting import MOST_SECONDS
 
 import memload
 from memload import _core
@@ -203,19 +205,6 @@ def test_native_and_stock_loaders_give_the_same(form, layout):
     assert all(same(one, other) for one, other in pairs)
 
 
-class OneByOne(torch.utils.data.Dataset):
-    """The same samples, asked for one by one, as collate functions see them."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def __getitem__(self, index):
-        return self.dataset[index]
-
-
 @pytest.mark.parametrize("form", ["offsets", "padded", "jagged"])
 @pytest.mark.parametrize("layout", ["dict", "tuple"])
 def test_samples_are_collated_as_they_are_gathered(form, layout):
@@ -272,7 +261,7 @@ def test_a_dataset_travels_to_a_process_that_starts_afresh(tmp_path):
     stored = memload.write(tmp_path / "set", ds)
     for one in (ds, stored, ds.select([5, 1, 5]), stored.select([5, 1, 5]).with_ragged(tokens="padded")):
         with multiprocessing.get_context("forkserver").Pool(1) as pool:
-            found = pool.apply_async(all_samples, (one,)).get(timeout=60)
+            found = pool.apply_async(all_samples, (one,)).get(timeout=MOST_SECONDS)
         assert found == all_samples(one)
         assert same(list(memload.FastLoader(pickle.loads(pickle.dumps(one)), 4)), list(memload.FastLoader(one, 4)))
         break  # one process shows it; the others are pickled here

@@ -12,6 +12,7 @@ import torch
 from blocked import threads_left, threads_of_memload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from same_rows import OneByOne
 from strategies import as_bytes, random_tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
@@ -273,26 +274,13 @@ def test_casts_apply_to_every_dataset_that_has_the_field():
     dataset = memload.concat(small())
     native = fast(dataset, shuffle=True, cast=casts, generator=torch.Generator().manual_seed(1))
     assert native.engine == "native"
-    stock = fast(Plain(dataset), shuffle=True, cast=casts, generator=torch.Generator().manual_seed(1))
+    stock = fast(OneByOne(dataset), shuffle=True, cast=casts, generator=torch.Generator().manual_seed(1))
     assert stock.engine == "torch"
     batches = list(native)
     assert_equal_passes(batches, stock)
     assert {group["stim"].dtype for batch in batches for group in batch} == {torch.bfloat16}
     with pytest.raises(KeyError, match=r"eyes.*the datasets have .*stim.*robs.*dataset_idx.*eye"):
         fast(dataset, cast={"eyes": memload.Cast(torch.float32)})
-
-
-class Plain(Dataset):
-    """A dataset that is not read natively."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def __getitem__(self, index):
-        return self.dataset[index]
 
 
 @pytest.mark.parametrize("pick", [("mouse", "monkey", "cat"), ("mouse", "mouse")])
@@ -514,7 +502,7 @@ def test_a_stock_loader_groups_batches_that_were_gathered_as_a_whole(spoil):
             samples[1]["robs"] = samples[1]["robs"] + 1
         return memload.group_collate(samples)
 
-    plain = [Plain(both)[row] for row in (3, 50, 4, 41, 79)]
+    plain = [OneByOne(both)[row] for row in (3, 50, 4, 41, 79)]
     before = both.stats().batches
     (batch,) = DataLoader(both, 5, sampler=[3, 50, 4, 41, 79], collate_fn=collate)
     assert both.stats().batches == before + 1

@@ -12,10 +12,11 @@ import slice_reference as reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slice_reference import Times, counted, drawn, ns, periods, sample_times, sampled
+from slice_reference import Times, between, counted, drawn, ns, periods, sample_times, sampled
 
 import memload
 from memload import Clock, FastLoader, Intervals, Spikes
+from memload.columns.pickled_columns import pack_columns
 
 SAMPLINGS = ("nearest", "previous", "linear", "mean")
 RATES = [Fraction(60), Fraction(30), Fraction(8), Fraction(50), Fraction(30000, 1001), Fraction(781, 100)]
@@ -292,6 +293,13 @@ def test_slices_are_rows_like_others():
     )
 
 
+def test_the_pickled_form_of_slices_has_nothing_of_this_process():
+    times = np.concatenate([np.arange(100), np.arange(150, 400)]) / 10
+    recording = memload.recording({"x": np.arange(350)}, clocks={"x": Clock(timestamps=times)})
+    packed = pack_columns([field.column for field in recording.slices(1.0).fields.values()])
+    assert " at 0x" not in repr(packed)  # by it an interrupted write is known again in another process
+
+
 def test_slices_are_written_as_they_are(tmp_path):
     slices = session().slices(0.5, rates={"spikes": 10, "responses": 8}, sampling={"responses": "linear"})
     written = memload.write(tmp_path / "shards", slices, progress=False)
@@ -339,6 +347,23 @@ def test_large_frames_are_averaged_and_interpolated_in_parts():
         expected, _ = sampled(values, times, sample_times(0, samples, rate, 0), sampling)
         batch = next(iter(FastLoader(slices, batch_size=1, num_workers=0)))
         np.testing.assert_array_equal(batch["x"][0].numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_are_as_far_apart_as_numbers_can_be_have_finite_rows_between_them(dtype):
+    most = np.finfo(dtype).max
+    values = np.zeros((3, 40), dtype)
+    values[0], values[1], values[2, 5] = -most, most, np.inf
+    slices = memload.recording({"x": values}, clocks={"x": 1}).slices(2.0, rates={"x": 4}, sampling="linear")
+    found = slices[0]["x"].numpy()
+    for step in range(8):
+        expected = (
+            between(values[step // 4], values[step // 4 + 1], dtype(step % 4 / 4)) if step % 4 else values[step // 4]
+        )
+        np.testing.assert_array_equal(found[step], expected)
+    assert np.isfinite(found[:5]).all()
+    assert found[2, 0] == 0
+    assert np.isinf(found[6:, 5]).all()
 
 
 def test_sessions_with_other_neurons_are_joined_by_name():

@@ -8,6 +8,7 @@ import torch
 from memload import Augment, Cast
 from memload.device import gathering, kernels
 from memload.device.gathering import expand_windows, gather_rows
+from memload.device.kernels import RowKernel
 from memload.device.split_rows import SplitRows
 
 STORED = torch.arange(7 * 4 * 5 * 3).remainder(251).to(torch.uint8).view(7, 4, 5, 3)
@@ -62,7 +63,7 @@ def test_rows_too_long_for_the_kernel_that_copies_are_copied_by_torch(monkeypatc
     monkeypatch.setattr(gathering, "kernels_serve", lambda device: True)  # as on a GPU
     monkeypatch.setattr(gathering, "_readable", lambda *tensors: True)
     monkeypatch.setattr(gathering, "_address", lambda tensor, device: 0)
-    monkeypatch.setattr(gathering, "cast_rows", lambda stored, *_, **__: launched.append(stored.dtype))
+    monkeypatch.setattr(RowKernel, "launch", lambda *_, **__: launched.append(True))
     monkeypatch.setattr(kernels, "_MOST_ELEMENTS", 8 * 60)
     rule = Cast(torch.float32, scale=0.5)
     for dtype, there in ((torch.int32, True), (torch.int64, False)):
@@ -73,6 +74,37 @@ def test_rows_too_long_for_the_kernel_that_copies_are_copied_by_torch(monkeypatc
             assert bool(launched) == there
             if not there:
                 assert torch.equal(got, stored[NUMBERS] if given is None else rule.apply(stored[NUMBERS]))
+
+
+def test_a_tensor_that_got_other_memory_is_looked_at_again(monkeypatch):
+    launched = []
+    monkeypatch.setattr(gathering, "kernels_serve", lambda device: True)
+    monkeypatch.setattr(gathering, "_readable", lambda *tensors: True)
+    monkeypatch.setattr(gathering, "_address", lambda tensor, device: tensor.data_ptr())
+    monkeypatch.setattr(RowKernel, "launch", lambda kernel, *_, **__: launched.append(kernel.parts))
+    stored, other = STORED.clone(), STORED.clone()
+    memory = stored.data_ptr()
+    for _ in range(2):
+        gather_rows(stored, NUMBERS)
+    stored.set_(other)
+    gather_rows(stored, NUMBERS)
+    assert launched == [[(memory, 7)], [(memory, 7)], [(other.data_ptr(), 7)]]
+
+
+def test_memory_that_is_pinned_later_is_read_by_a_kernel_from_then_on(monkeypatch):
+    launched, pinned = [], []
+    monkeypatch.setattr(gathering, "kernels_serve", lambda device: True)
+    monkeypatch.setattr(gathering, "_address", lambda tensor, device: tensor.data_ptr())
+    monkeypatch.setattr(RowKernel, "launch", lambda *_, **__: launched.append(True))
+    stored = STORED.clone()
+    monkeypatch.setattr(
+        gathering, "_readable", lambda *tensors: bool(pinned) or all(one is not stored for one in tensors)
+    )
+    assert torch.equal(gather_rows(stored, NUMBERS), STORED[NUMBERS])
+    assert not launched
+    pinned.append(stored)
+    gather_rows(stored, NUMBERS)
+    assert launched
 
 
 @pytest.mark.parametrize("cuts", [[3], [0, 3], [1, 1, 6], [7], [2, 7, 7]])

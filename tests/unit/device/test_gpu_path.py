@@ -13,7 +13,7 @@ import torch
 from device_cases import BATCH, CAST, ROWS, Nested, dataset, loader
 from late_reading import LATE, SLOW, assert_same, is_caught, on_cpu, read_all
 from simulated import POISON, SimulatedInterface, Without
-from waiting import until
+from waiting import MOST_SECONDS, until
 
 import memload
 from memload.device.destination_buffers import pinned_copy_rate
@@ -151,7 +151,7 @@ def test_batches_of_tensors_are_cast_ahead_and_put_aside_when_these_are_written_
                 return True
         return False
 
-    until(is_ahead, within=60)
+    until(is_ahead, within=MOST_SECONDS)
     ((handed, batches),) = ahead
     assert torch.equal(device.made[handed].float(), x[4 * handed : 4 * handed + 4])
     x += 100

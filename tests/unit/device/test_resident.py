@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from same_rows import batches, movie, reorderings, same
+from same_rows import batches, movie, read_from, reorderings, same
 from simulated import SimulatedInterface
 from strategies import field_sets, random_tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
@@ -151,14 +151,6 @@ def test_functions_of_samples_get_rows_in_pinned_ram_on_the_cpu_as_they_get_rows
     assert "functions of samples run on the CPU" in loader.why
     assert same(read_from(interface, loader), batches(local))
     assert interface.simulated.counts["copied_bytes"] >= local.nbytes
-
-
-def read_from(interface, loader):
-    found = []
-    for batch in loader:
-        reading = {name: interface.read(tensor) for name, tensor in batch.items()}
-        found.append({name: read() for name, read in reading.items()})
-    return found
 
 
 @given(st.data())
@@ -318,6 +310,18 @@ def test_an_error_of_a_transform_ends_no_pass_and_a_row_that_is_not_there_is_nam
     assert same(next(taken), batches(local)[1])
     with pytest.raises(IndexError, match="row 40 is not one of the 40 rows"):
         next(iter(memload.FastLoader(moved, batch_sampler=[[0, 40]])))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i4", "u4", "i8"])
+def test_row_numbers_of_any_integers_are_those_of_a_field_in_files(dtype):
+    moved, local = resident_and_local()
+    rows = np.array([1, 0, 39], dtype)
+    for name, field in moved.fields.items():
+        assert torch.equal(field.gather(rows).cpu(), local.fields[name].gather(rows))
+    with pytest.raises(IndexError, match="row 40 is not one of the 40 rows"):
+        moved.fields["stim"].gather(np.array([1, 40], dtype))
+    with pytest.raises(TypeError, match="float64"):
+        moved.fields["stim"].gather(np.array([1.5]))
 
 
 def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass_and_stays_as_it_is():

@@ -12,27 +12,16 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from same_rows import OneByOne
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, default_collate
 from torch.utils.data._utils import collate as torch_collate
+from waiting import MOST_SECONDS
 
 import memload
 from memload.engine import batch_fetcher as fetcher
 from memload.engine.gathered import DictRow, GatheredRows, TensorRow, TupleRow
 
 LAYOUTS = ["dict", "tuple", "only"]
-
-
-class Plain(torch.utils.data.Dataset):
-    """The same samples without the batch fetcher."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def __getitem__(self, index):
-        return self.dataset[index]
 
 
 def dataset(layout="dict", n=50):
@@ -83,7 +72,7 @@ AROUND = {
 def test_a_stock_loader_gets_the_batches_that_it_gets_of_plain_samples(make, around, workers):
     ds = view() if make == "view" else dataset(make)
     arguments = {"batch_size": 8, "shuffle": True, "num_workers": workers}
-    assert same(passes(AROUND[around](ds), **arguments), passes(AROUND[around](Plain(ds)), **arguments))
+    assert same(passes(AROUND[around](ds), **arguments), passes(AROUND[around](OneByOne(ds)), **arguments))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -374,7 +363,7 @@ def test_workers_gather_with_slots_of_their_own(context):
     ds = dataset()
     passes(ds, batch_size=8)  # this process has slots when its workers start
     arguments = {"batch_size": 8, "num_workers": 1, "multiprocessing_context": context}
-    assert same(passes(ds, **arguments), passes(Plain(ds), batch_size=8))
+    assert same(passes(ds, **arguments), passes(OneByOne(ds), batch_size=8))
 
 
 def worker_counts(ds, connection):
@@ -388,9 +377,9 @@ def test_a_forked_process_counts_what_it_gathers_itself():
     here, there = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=worker_counts, args=(ds, there))
     child.start()
-    assert here.poll(60)
+    assert here.poll(MOST_SECONDS)
     assert here.recv() == 50
-    child.join(60)
+    child.join(MOST_SECONDS)
     assert child.exitcode == 0
     assert ds.stats().rows == 50
 
@@ -443,7 +432,7 @@ def test_several_threads_may_ask_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(MOST_SECONDS)
     assert wrong == []
 
 

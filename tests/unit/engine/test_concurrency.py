@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from waiting import MOST_SECONDS
 
 import memload
 from memload.engine.request import EngineOptions
@@ -116,7 +117,7 @@ def test_functions_that_wait_run_beside_each_other():
 
     def meets(sample):
         if sample["x"] % 20 == 0 and sample["x"] < 80:  # the first of each of four batches
-            met.wait(240)
+            met.wait(MOST_SECONDS)
         return sample
 
     batches, most, _loader = loaded(meets)

@@ -20,6 +20,7 @@ from programs import run
 from repository import DOCS
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from vision import v2
+from waiting import MOST_SECONDS
 
 import memload
 from memload.device.destinations import pinned
@@ -274,7 +275,7 @@ def test_the_transform_runs_while_the_loop_works():
     loader = memload.FastLoader(images(), 20, batch_transform=lambda b: (b["row"][0] == 20 and done.set(), b))
     next_batch = iter(loader)
     next(next_batch)
-    assert done.wait(60)  # the second is made before anybody asks for it
+    assert done.wait(MOST_SECONDS)  # the second is made before anybody asks for it
 
 
 def test_whatever_a_transform_returns_is_pinned_as_far_as_it_can_be():
@@ -699,16 +700,16 @@ def test_a_pass_that_is_closed_amid_the_samples_of_a_batch_ends_at_the_next_samp
     def slow(sample):
         calls.append(1)
         begun.set()
-        may_go_on.wait(60)
+        may_go_on.wait(MOST_SECONDS)
         return sample
 
     calls, begun, may_go_on = [], threading.Event(), threading.Event()
     iterator = iter(memload.FastLoader(images().map(slow), 8, num_workers=1))  # which begins with iter()
-    assert begun.wait(60)
+    assert begun.wait(MOST_SECONDS)
     iterator.close()
     may_go_on.set()
     for thread in threads_of_transforms():
-        thread.join(60)
+        thread.join(MOST_SECONDS)
     assert threads_of_transforms() == []
     assert len(calls) == 1
 
@@ -921,7 +922,7 @@ def no_memory_in_other_threads(function):
 def test_threads_that_find_no_memory_for_their_own_work_end_the_pass_with_the_error(owner, name, monkeypatch):
     monkeypatch.setattr(owner, name, no_memory_in_other_threads(getattr(owner, name)))
     ds = memload.from_arrays(x=torch.arange(12))
-    batches = iter(memload.FastLoader(ds, 2, batch_transform=lambda batch: batch, timeout=60))
+    batches = iter(memload.FastLoader(ds, 2, batch_transform=lambda batch: batch, timeout=MOST_SECONDS))
     found = 0
     with pytest.raises(MemoryError):
         for _ in batches:

@@ -49,6 +49,10 @@ NUMCODECS = {
 }
 
 
+if not hasattr(numcodecs, "CRC32C"):  # its releases for Python 3.10
+    del NUMCODECS["crc32c"]
+
+
 @pytest.mark.parametrize("codec", NUMCODECS)
 @settings(max_examples=15)
 @given(array=arrays)

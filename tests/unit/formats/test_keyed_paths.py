@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from waiting import MOST_SECONDS
 
 import memload
 from memload.writing.same_source import identity_of
@@ -168,7 +169,9 @@ import memload
 from memload.writing.same_source import identity_of
 print(identity_of(memload.open({PATTERN!r}, field="betas", row_field="trial", file_field="file")))
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=MOST_SECONDS
+    )
     own = identity_of(keyed(file_field="file"))
     assert own == told.stdout.strip()
     assert len(own) == 16

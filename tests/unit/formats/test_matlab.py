@@ -1,6 +1,9 @@
 """MATLAB files up to version 7: the rows are what scipy reads, and what cannot be a field is told."""
 
 import json
+import os
+import shutil
+import signal
 import struct
 
 import h5py
@@ -9,9 +12,11 @@ import pytest
 import scipy.io
 import scipy.sparse
 import torch
+from children import in_fork
 
 import memload
 from memload.cli.main import main
+from memload.writing.stream import ShardStream
 
 RNG = np.random.default_rng(0)
 RATES, ANGLE = RNG.random((40, 7)), np.arange(40) % 8 * 45.0
@@ -222,3 +227,48 @@ def test_classes_are_those_of_matlab_at_every_depth(tmp_path):
     assert [bool(row["s/deep/bad"]) for row in ds] == [False, True]
     assert ds.fields["x"].dtype == torch.float64
     assert [float(row["x"]) for row in ds] == [3, 7]
+
+
+def test_an_interrupted_conversion_goes_on_behind_its_complete_shards(tmp_path, capfd):
+    values = np.arange(8000.0).reshape(8, 1000)
+    spikes = np.empty((1, 1000), object)
+    for row in range(1000):
+        spikes[0, row] = np.arange(row % 5 + 1.0)[None]
+    place = tmp_path / "x.mat"
+    scipy.io.savemat(place, {"rates": values, "spikes": spikes, "angle": np.arange(1000.0)})
+
+    def write(target, rows=None, **more):
+        ds = memload.open_matlab(place, axis={"rates": -1})
+        return memload.write(target, ds, rows=rows, shard_bytes=20_000, **more)
+
+    def interrupted(rows=None):
+        finished, made = ShardStream.finish, []
+
+        def stops(self):
+            finished(self)
+            made.append(self)
+            if len(made) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        ShardStream.finish = stops
+        write(tmp_path / "set", rows, progress=False)
+
+    assert in_fork(interrupted) == -signal.SIGKILL
+    capfd.readouterr()
+    scipy.io.savemat(place, {"rates": values, "spikes": spikes, "angle": np.arange(1000.0)}, do_compression=True)
+    found = write(tmp_path / "set")  # a file of the same variables
+    assert "resumed where it was interrupted, at row" in capfd.readouterr().err
+    assert torch.equal(found[999]["rates"], torch.from_numpy(values[:, 999]))
+    assert [len(row["spikes"]) for row in found] == [row % 5 + 1 for row in range(1000)]
+    shutil.rmtree(tmp_path / "set")
+    assert in_fork(interrupted) == -signal.SIGKILL
+    capfd.readouterr()
+    write(tmp_path / "set", np.arange(1000)[::-1])
+    assert "resumed" not in capfd.readouterr().err  # the rows come in another order
+    values[3, 3] = -1
+    shutil.rmtree(tmp_path / "set")
+    assert in_fork(interrupted) == -signal.SIGKILL
+    capfd.readouterr()
+    scipy.io.savemat(place, {"rates": values, "spikes": spikes, "angle": np.arange(1000.0)})
+    assert write(tmp_path / "set")[3]["rates"][3] == -1
+    assert "resumed" not in capfd.readouterr().err

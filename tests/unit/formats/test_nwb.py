@@ -347,3 +347,45 @@ def test_units_that_are_damaged_are_told_and_the_series_are_read(path, tmp_path,
     assert "raw" in session.fields
     with pytest.raises(memload.FormatError, match=r"damaged\.nwb, units: "):
         memload.open_nwb(copy, fields=["units"])
+
+
+def test_columns_of_tables_are_read_whatever_text_they_have_or_are_told(path, tmp_path):
+    copy = tmp_path / "copy.nwb"
+    copy.write_bytes(path.read_bytes())
+    with h5py.File(copy, "r+") as file:
+        table = file["intervals/trials"]
+        table["kind2"] = np.array([b"a", b"b", b"a", b"b", b"c"])
+        table["short"] = np.arange(4)
+        table["electrode"] = np.array([table.ref] * 5, dtype=h5py.ref_dtype)
+        table.attrs["colnames"] = ["start_time", "stop_time", "angle", "kind2", "short", "electrode"]
+    session = memload.open_nwb(copy)
+    assert list(session.intervals["trials"].columns) == ["angle", "kind2"]
+    assert session.intervals["trials"].columns["kind2"].tolist() == ["a", "b", "a", "b", "c"]
+    assert session.left_out["/intervals/trials/short"] == "its shape is (4,), and there are 5 intervals"
+
+
+def test_intervals_without_a_time_are_left_out_and_told(path, tmp_path):
+    copy = tmp_path / "copy.nwb"
+    copy.write_bytes(path.read_bytes())
+    with h5py.File(copy, "r+") as file:
+        file["intervals/trials/stop_time"][1] = np.nan
+        file["intervals/trials/stop_time"][3] = 6.0
+    session = memload.open_nwb(copy)
+    trials = session.intervals["trials"]
+    np.testing.assert_array_equal(trials.start, [0, 4, 8])
+    np.testing.assert_array_equal(trials.columns["angle"], [0, 90, 180])
+    assert session.left_out["/intervals/trials/start and stop"] == (
+        "2 of 5 intervals are left out: 1 without a time, 1 that do not end behind their beginning; the first is "
+        "number 1, from 2.0 to nan"
+    )
+    with h5py.File(copy, "r+") as file:
+        file["intervals/trials/stop_time"][:] = np.nan
+    with pytest.raises(
+        KeyError, match=r"'trials'; there are \['epochs'\]; left out: /intervals/trials: stop: nan is no"
+    ):
+        memload.open_nwb(copy).slices(1.0, within="trials")
+
+
+def test_memload_open_names_what_opens_a_recording(path):
+    with pytest.raises(ValueError, match=r"by key=, or open it as a recording by memload\.open_nwb:"):
+        memload.open(path)

@@ -11,6 +11,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+import zarr3  # noqa: F401 - skips these tests where there is no zarr
 from repository import ROOT
 
 import memload
@@ -33,7 +34,8 @@ def path(kind, tmp_path):
 
 @pytest.fixture
 def said(kind):
-    return np.load(DATA / f"{kind}.npz")
+    with np.load(DATA / f"{kind}.npz") as values:
+        return dict(values)
 
 
 def rows_of(recording, name):

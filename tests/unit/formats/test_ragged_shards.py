@@ -1,8 +1,11 @@
 """Ragged fields and texts in shards: written, read, verified, appended to; and what is malformed."""
 
+import base64
 import json
 import re
 import resource
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from repository import DATA
 
 import memload
 from memload.formats.shards import index as shard_index
+from memload.formats.shards.stated_offsets import raw_offsets
 from memload.writing.ragged_row_source import RaggedRowSource
 
 
@@ -354,6 +358,18 @@ def test_the_set_that_the_first_memload_of_this_version_wrote_is_read_and_writte
     for file in sorted(old.glob("*.safetensors")):
         assert (tmp_path / "s" / file.name).read_bytes() == file.read_bytes(), file.name
     before, after = (json.loads((folder / "index.json").read_bytes()) for folder in (old, tmp_path / "s"))
-    for shard in after["shards"]:  # which the first memload did not state
+    assert after.pop("inner") is False  # which the first memload did not state, nor the following
+    for shard in after["shards"]:
         assert shard.pop("tensors")
+        assert shard.pop("offsets").keys() == {"x.offsets", "e.offsets", "text.offsets"}
     assert after == before
+
+
+def test_an_index_states_the_differences_of_offsets(tmp_path):
+    """In base64 of zlib of "<i8", which is pinned."""
+    memload.write(tmp_path / "s", {"x": memload.ragged([torch.zeros(2), torch.zeros(0), torch.zeros(3)])})
+    (shard,) = json.loads((tmp_path / "s" / "index.json").read_bytes())["shards"]
+    differences = zlib.decompress(base64.b64decode(shard["offsets"]["x.offsets"]))
+    assert differences == struct.pack("<3q", 2, 0, 3)
+    old = base64.b64encode(zlib.compress(differences, 1)).decode()  # by another level
+    assert raw_offsets(old, 32) == struct.pack("<4q", 0, 2, 2, 5)

@@ -1,6 +1,7 @@
 """Sets of shards in a store: the batches of a local copy, and never a byte that was not fetched."""
 
 import asyncio
+import gc
 import json
 import os
 import pickle
@@ -8,6 +9,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+import weakref
+from collections import deque
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +24,11 @@ from stores import disk_bytes
 import memload
 from memload import _core
 from memload.cli.main import main
+from memload.engine.read_ahead import ReadAhead
 from memload.formats.remote import descriptors, objects
-from memload.formats.remote.link import MOST_IN_FLIGHT, Rate, link
+from memload.formats.remote.admission import MOST_IN_FLIGHT, Admission, Rate
+from memload.formats.remote.link import link
+from memload.formats.shards.stated_offsets import stated
 
 ROWS = 1500
 KINDS = {"plain": {}, "coded": {"codec": "lz4"}}
@@ -55,7 +64,15 @@ def assert_same(got, want):
 
 
 def cache_of(ds):
-    return ds.fields["y"].column.storages[0].origin
+    return next(iter(ds.fields.values())).column.storages[0].origin
+
+
+def wait_until_gone(cache):
+    """Wait for the thread of the last request, which keeps the cache for a moment after the row has been read."""
+    deadline = time.monotonic() + 60
+    while cache() is not None:
+        assert time.monotonic() < deadline, "something keeps the cache"
+        time.sleep(0.001)
 
 
 # No path gives bytes that were not fetched.
@@ -225,24 +242,74 @@ def test_a_store_object_and_a_file_address(sets, proxy):
 # Opening.
 
 
-def test_opening_takes_the_index_and_the_offsets(sets, proxy):
+@pytest.mark.parametrize("kind", KINDS)
+def test_opening_takes_the_index_alone(sets, proxy, kind):
     proxy.requests.clear()
-    ds = memload.open("s3://bucket/plain")
+    ds = memload.open(f"s3://bucket/{kind}")
+    assert [path for path, _ in proxy.requests] == [f"/bucket/{kind}/index.json"]
+    assert_same(batches_of(ds), batches_of(memload.open(sets / kind)))
+
+
+def copied(source, target, change):
+    """Copy a set, whose index is changed."""
+    shutil.copytree(source, target)
+    index = json.loads((target / "index.json").read_text())
+    change(index)
+    (target / "index.json").write_text(json.dumps(index))
+    return target
+
+
+def without_offsets(index):
+    """Make an index one of earlier versions, which do not say whether there is an inner set, and have no offsets."""
+    del index["inner"]
+    assert all(shard.pop("offsets") for shard in index["shards"])
+
+
+def test_an_index_without_offsets_opens_by_those_of_the_shards(sets, proxy, store_server, tmp_path):
+    store_server.put(copied(sets / "plain", tmp_path / "few", without_offsets), "few")
+    proxy.requests.clear()
+    ds = memload.open("s3://bucket/few")
     asked = [path for path, _ in proxy.requests]
-    assert sorted(asked[:2]) == ["/bucket/plain/index.json", "/bucket/plain/rows/index.json"]
-    assert len(asked) - 2 == len(cache_of(ds).files)  # the offsets of the ragged field
-    ds.as_tuple("y")
+    assert asked[:2] == ["/bucket/few/index.json", "/bucket/few/rows/index.json"]
+    assert len(asked) - 2 == len(cache_of(ds).files)
+    assert_same(batches_of(ds), batches_of(memload.open(sets / "plain")))
 
 
 def test_an_index_without_places_of_tensors_opens_by_the_headers(sets, proxy, store_server, tmp_path):
-    folder = tmp_path / "older"
-    shutil.copytree(sets / "coded", folder)
-    index = json.loads((folder / "index.json").read_text())
-    assert all(shard.pop("tensors") for shard in index["shards"])
-    (folder / "index.json").write_text(json.dumps(index))
+    def older(index):
+        without_offsets(index)
+        assert all(shard.pop("tensors") for shard in index["shards"])
+
+    folder = copied(sets / "coded", tmp_path / "older", older)
     store_server.put(folder, "older")
     assert_same(batches_of(memload.open("s3://bucket/older")), batches_of(memload.open(sets / "coded")))
     assert len(memload.open(folder)) == ROWS
+
+
+@pytest.mark.parametrize("wrong", ["?", "eJw=", stated(bytes(8)), stated(bytes(1 << 20))])
+def test_wrong_offsets_of_an_index_are_refused(sets, proxy, store_server, tmp_path, wrong):
+    def damaged(index):
+        index["shards"][0]["offsets"]["tokens.offsets"] = wrong
+
+    store_server.put(copied(sets / "plain", tmp_path / "damaged", damaged), "damaged")
+    where = r"s3://bucket/damaged/index.json: shard-00000.safetensors, tensor 'tokens.offsets': offsets .* restore"
+    with pytest.raises(memload.ShardFormatError, match=where):
+        memload.open("s3://bucket/damaged")
+
+
+@pytest.mark.parametrize(("key", "wrong"), [("inner", "yes"), ("inner", 1)])
+def test_an_index_that_does_not_say_what_it_should_is_refused(sets, tmp_path, key, wrong):
+    folder = copied(sets / "plain", tmp_path / "wrong", lambda index: index.update({key: wrong}))
+    with pytest.raises(memload.ShardFormatError, match="inner: expected true or false"):
+        memload.open(folder)
+
+
+def test_long_offsets_stay_in_the_shards(tmp_path):
+    """Of 20,000 random lengths the index would have more than it should."""
+    lengths = torch.randint(0, 256, (20_000,), generator=torch.Generator().manual_seed(1)).tolist()
+    flags = memload.ragged([torch.zeros(n, dtype=torch.bool) for n in lengths])
+    memload.write(tmp_path / "long", {"x": flags}, progress=False)
+    assert "offsets" not in json.loads((tmp_path / "long" / "index.json").read_text())["shards"][0]
 
 
 def test_the_index_says_where_tensors_lie(sets):
@@ -297,10 +364,10 @@ def test_small_requests_are_some_hundred_at_once_and_keep_their_order():
             raise PermissionError
         return number * 2
 
-    assert objects._together(range(1000), answer) == list(range(0, 2000, 2))
+    assert objects._together(range(1000), answer).result() == list(range(0, 2000, 2))
     assert 100 < most <= 200
     with pytest.raises(PermissionError):
-        objects._together(range(3000), answer)
+        objects._together(range(3000), answer).result()
 
 
 # The cache.
@@ -326,8 +393,7 @@ def test_blocks_are_verified_when_a_cache_is_taken_up_again(sets, proxy, tmp_pat
     proxy.requests.clear()
     ds = memload.open("s3://bucket/plain", cache=folder, cache_bytes="64MB")
     assert_same(batches_of(ds), batches_of(memload.open(sets / "plain")))
-    offsets = len(cache_of(ds).files)
-    assert len(proxy.ranges()) == offsets + 1  # the one block that differed
+    assert len(proxy.ranges()) == 1  # the one block that differed
 
 
 def test_other_content_of_a_folder_stays(proxy, sets, tmp_path):
@@ -382,7 +448,9 @@ def test_the_command_lists_and_clears_a_cache(sets, proxy, tmp_path, capsys):
     folder = tmp_path / "cache"
     ds = memload.open("s3://bucket/plain", cache=folder, cache_bytes="64MB")
     ds[0]
+    cache = weakref.ref(cache_of(ds))
     del ds
+    wait_until_gone(cache)
     assert main(["cache", "list", str(folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     (entry,) = listed["entries"]
@@ -394,7 +462,7 @@ def test_the_command_lists_and_clears_a_cache(sets, proxy, tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["cache", "rm", str(folder), entry["name"][:6], "--json"]) == 0
     removed = json.loads(capsys.readouterr().out)["removed"]
-    assert removed == [{"name": entry["name"], "nbytes": entry["nbytes"]}]
+    assert removed == [{"name": entry["name"], "nbytes": entry["nbytes"], "is_gone": True}]
     assert disk_bytes(folder) == 0
 
 
@@ -427,6 +495,34 @@ def test_evicted_blocks_are_those_of_farthest_use(sets, proxy):
         # Batches ahead of the loop take some of so small a room; benchmarks/remote.py has larger ones.
         assert hits >= 0.88 * best_hits(uses, cache.limit // cache.table.block_bytes, held)
         assert hits < len(uses)
+
+
+class Pushed:
+    """A gatherer that gives the loop nothing, and keeps the blocks of all batches that it was given."""
+
+    def __init__(self, batches):
+        self.left, self.finished = batches, threading.Event()
+
+    def push(self, rows):
+        self.left -= 1
+
+    def finish(self):
+        self.finished.set()
+
+
+def test_batches_of_the_same_blocks_are_held_far_ahead(sets, proxy):
+    """They are asked for once: what batches have in common is no reason to leave the link idle."""
+    ds, draw = memload.open("s3://bucket/plain", cache_bytes="1GB"), np.random.default_rng(0)
+    batches, pushed = 60, Pushed(60)
+    ahead = ReadAhead(pushed, [ds.fields["image"].column], [cache_of(ds)], 32, False)
+    try:
+        for _ in range(batches):
+            ahead.push(draw.permutation(ROWS)[:32])
+        ahead.finish()
+        assert pushed.finished.wait(60)
+        assert pushed.left == 0
+    finally:
+        ahead.stop()
 
 
 def test_blocks_of_a_shuffle_are_those_that_are_fetched(sets, proxy):
@@ -552,7 +648,7 @@ for row in (0, 20, 39, 60):
 """
 
 
-def test_a_shard_that_is_replaced_is_never_mixed_by_the_processes_of_a_cache(replaced):
+def test_a_shard_that_is_replaced_is_never_mixed_by_the_processes_of_a_cache(replaced, capsys):
     """The first shard was read before, the second one was not, so that it counts as it is now."""
     url, options, replace = replaced
     ds = memload.open(url, **options)
@@ -562,9 +658,33 @@ def test_a_shard_that_is_replaced_is_never_mixed_by_the_processes_of_a_cache(rep
     assert subprocess.run(program, stdout=subprocess.PIPE, check=True, text=True).stdout == "1 replaced replaced 2 "
     assert rows_read(ds, [0, 20, 39, 60, 79]) == [1, "replaced", "replaced", 2, 2]
     del ds
-    assert rows_read(memload.open(url, **options), [0, 20, 60]) == [1, "replaced", 2]
-    assert main(["cache", "rm", str(options["cache"]), "--all"]) == 0
+    ds = memload.open(url, **options)
+    assert rows_read(ds, [0, 20, 60]) == [1, "replaced", 2]
+    remove = ["cache", "rm", str(options["cache"]), "--all"]
+    assert main(remove) == 0
+    assert "which a process reads now" in capsys.readouterr().out
+    assert rows_read(memload.open(url, **options), [0, 20, 60]) == ["replaced", "replaced", 2]
+    cache = weakref.ref(cache_of(ds))
+    del ds
+    wait_until_gone(cache)
+    assert main(remove) == 0
+    assert capsys.readouterr().out.startswith("removed")
     assert rows_read(memload.open(url, **options), [0, 20, 60]) == [2, 2, 2]
+
+
+def test_an_error_that_was_handled_keeps_no_cache(replaced):
+    url, options, replace = replaced
+    ds = memload.open(url, **options)
+    assert rows_read(ds, [0]) == [1]
+    replace()
+    cache = weakref.ref(cache_of(ds))
+    gc.disable()
+    try:
+        assert rows_read(ds, [39]) == ["replaced"]
+        del ds
+        wait_until_gone(cache)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("left", ["", "[0", "[0, 7]\n"])
@@ -580,8 +700,8 @@ def test_blocks_without_an_etag_are_fetched_again(replaced, left):
     assert len(etags.read_text().removeprefix(left if "\n" in left else "").splitlines()) == 2
 
 
-def test_offsets_are_of_the_shards_whose_rows_are_read(sets, proxy, store_server):
-    store_server.put(sets / "plain", "offsets")
+def test_offsets_are_of_the_shards_whose_rows_are_read(sets, proxy, store_server, tmp_path):
+    store_server.put(copied(sets / "plain", tmp_path / "offsets", without_offsets), "offsets")
     ds = memload.open("s3://bucket/offsets")
     first = sorted((sets / "plain").glob("shard-*"))[0]
     store_server.put_bytes(f"offsets/{first.name}", bytes(first.stat().st_size))
@@ -597,16 +717,28 @@ def test_a_request_that_is_cancelled_as_it_is_let_in_gives_its_room_back():
         one, waiting = link(), []
 
         async def answer():
-            waiting.extend(asyncio.ensure_future(one.carried(1000, answer)) for _ in range(2))
+            waiting.extend(asyncio.ensure_future(one.carried("host", 1000, answer)) for _ in range(2))
             await asyncio.sleep(0)
 
-        await one.carried(MOST_IN_FLIGHT, answer)  # which lets the others in at its end
+        await one.carried("host", MOST_IN_FLIGHT, answer)  # which lets the others in at its end
         for request in waiting:
             request.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        return [request.cancelled() for request in waiting], one._in_flight
+        return [request.cancelled() for request in waiting], one.admission("host").in_flight
 
     assert link().submit(rooms()).result() == ([True, True], 0)
+
+
+def test_what_waits_behind_the_requests_of_a_link_is_known():
+    one, let_in = Admission(), []
+    target = one.target
+    assert one.enter(target, partial(let_in.append, 0))
+    assert not one.enter(target, partial(let_in.append, 1))
+    assert not one.is_provided
+    assert not one.enter(target, partial(let_in.append, 2))
+    assert one.is_provided
+    one.leave(target)
+    assert (let_in, one.is_provided) == ([1], False)
 
 
 class Clock:
@@ -616,17 +748,32 @@ class Clock:
         return self.now
 
 
-def test_more_is_in_flight_until_the_rate_grows_no_further():
-    """A link of 100 MB/s and 0.1 s carries 10 MB at once; twice that is asked for, and no more."""
+def asked_of(latency, most, requests=2000, nbytes=1 << 20):
+    """Keep the target in flight on a link of a latency in seconds and so many bytes in a second; return the `Rate`."""
     clock = Clock()
-    rate, most = Rate(clock), 100e6
-    for _ in range(50):
-        count = max(1, rate.target // (1 << 20))
-        begun = [rate.begin() for _ in range(count)]
-        for k, one in enumerate(begun):
-            clock.now = one[0] + 0.1 + (k + 1) * (1 << 20) / most
-            rate.end(one, 1 << 20)
-    assert 8e6 < rate.target < 30e6
+    rate, under_way, carried = Rate(clock), deque(), 0.0
+    for _ in range(requests):
+        while (len(under_way) + 1) * nbytes <= rate.target:
+            carried = max(carried, clock.now + latency) + nbytes / most
+            under_way.append((rate.begin(), carried))
+        begun, clock.now = under_way.popleft()
+        rate.end(begun, nbytes)
+    return rate
+
+
+def test_more_is_in_flight_until_the_rate_grows_no_further():
+    """A link of 250 MB/s and 0.1 s carries 25 MB at once; half more than that is asked for in the end."""
+    assert 25e6 < asked_of(0.1, 250e6).target < 45e6
+
+
+def test_a_longer_way_is_seen_after_a_while():
+    clock = Clock()
+    rate = Rate(clock)
+    for seconds in [0.01] * 100 + [0.1] * 1000:
+        begun = rate.begin()
+        clock.now += seconds
+        rate.end(begun, 30 << 20)
+    assert rate.target > 40e6
 
 
 def test_what_is_in_flight_is_bounded():

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from obstore.store import HTTPStore
 
 import memload
-from memload.formats.remote.objects import Address
+from memload.formats.remote.addresses import Address
+from memload.formats.remote.repeating import Requests
 
 
 class RangeHandler(http.server.SimpleHTTPRequestHandler):
@@ -113,10 +114,33 @@ def test_a_file_of_certificates_may_name_it(secure, certificate):
 def test_what_an_address_becomes(url, environment, kind, config, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    for writing, retries in ((False, 0), (True, 6)):
-        store = Address(url).objects(writing=writing).store
+    for objects, retries in ((Address(url).objects(), 0), (Address(url).writable(), 6)):
+        store = objects.store
         assert type(store).__name__ == kind
         assert store.prefix == "a/b"
         assert store.config[config[0]] == config[1]
         assert store.client_options["connect_timeout"] == "10s"
         assert store.retry_config["max_retries"] == retries
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_allowed"),
+    [
+        ("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:10000/acct", True),
+        ("AZURE_STORAGE_ENDPOINT", "https://127.0.0.1:10000/acct", False),
+        ("AZURE_ALLOW_HTTP", "true", True),
+        ("GOOGLE_BASE_URL", "HTTP://127.0.0.1", True),
+        ("GOOGLE_ALLOW_HTTP", "0", False),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1", True),
+    ],
+)
+def test_an_endpoint_without_tls_may_be_that_of_any_store(name, value, is_allowed, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acct")
+    monkeypatch.setenv(name, value)
+    assert ("allow_http" in Address("az://box/a").objects().store.client_options) is is_allowed
+
+
+@pytest.mark.parametrize("code", ["NoSuchBucket", "ContainerNotFound"])
+def test_a_missing_bucket_or_container_is_named_in_any_request(code):
+    error = Requests("az://box/a", 1.0).named("x", OSError(f"404 Not Found: <Error><Code>{code}</Code></Error>"))
+    assert (type(error), str(error)) == (FileNotFoundError, "az://box/a/x: there is no such bucket")

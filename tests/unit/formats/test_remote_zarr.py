@@ -10,11 +10,11 @@ import threading
 import numpy as np
 import pytest
 import torch
-import zarr
 from stores import disk_bytes
+from zarr3 import zarr
 
 import memload
-from memload.formats.remote import objects
+from memload.formats.remote import repeating
 from memload.formats.remote.objects import Listed, Objects
 from memload.formats.remote.packed_objects import PackedObjects
 
@@ -49,8 +49,8 @@ def arrays(tmp_path_factory, store_server):
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
-    monkeypatch.setattr(objects, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(objects, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(repeating, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(repeating, "_LONGEST_PAUSE", 0.02)
 
 
 def cache_of(ds):

@@ -122,6 +122,7 @@ def test_the_format_is_pinned_to_the_byte(tmp_path):
         "format": "memload-shards",
         "version": 1,
         "rows": 2,
+        "inner": False,
         "fields": {
             "stim": {"dtype": "U8", "shape": [3], "block_rows": 1398101},
             "y": {"dtype": "F32", "shape": [], "block_rows": 1048576},

@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+import sys
 import warnings
 import zipfile
 
@@ -10,11 +11,11 @@ import numpy as np
 import pytest
 import strategies  # noqa: F401 - its settings for hypothesis
 import torch
-import zarr
 from damage import opens_or_says_why
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr import codecs as v3
+from zarr3 import codecs as v3
+from zarr3 import zarr
 
 import memload
 from memload.formats import zarr_store
@@ -207,6 +208,19 @@ def test_a_damaged_index_of_a_shard_is_named(tmp_path):
     shard.write_bytes(sound[-20:])
     with pytest.raises(memload.FormatError, match=r"the index of its chunks has 68 bytes, but 20 are there"):
         memload.open(tmp_path / "x.zarr")
+
+
+def test_an_older_zarr_says_what_is_needed(tmp_path, monkeypatch):
+    zarr.create_array(tmp_path / "x.zarr", shape=(8, 6), chunks=(4, 3), dtype="i4")
+    monkeypatch.setattr(zarr, "__version__", "2.18.7")
+    with pytest.raises(ImportError, match=r"x\.zarr: needs zarr 3, found 2\.18\.7; upgrade it by pip install"):
+        memload.open(tmp_path / "x.zarr")
+
+
+def test_python_3_10_has_no_zarr_3(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(ImportError, match=r"^x\.zarr: needs zarr 3, which needs Python 3\.11 or newer"):
+        zarr_store.zarr_package("x.zarr")
 
 
 def test_a_damaged_chunk_says_so_when_it_is_read(tmp_path):

@@ -9,6 +9,7 @@ from graph_cases import VALUES, assert_same_batch, assert_same_graph, assert_sam
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import run
+from same_rows import OneByOne
 from torch.utils.data import DataLoader as StockLoader
 from torch.utils.data import StackDataset, Subset
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
@@ -190,19 +191,8 @@ class Unknown(memload.FastLoader):
     """Reads through the stock machinery."""
 
     def __init__(self, dataset, *args, **how):
-        super().__init__(Other(dataset), *args, **how)
+        super().__init__(OneByOne(dataset), *args, **how)
         assert self.engine == "torch"
-
-
-class Other(torch.utils.data.Dataset):
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __len__(self):
-        return len(self.inner)
-
-    def __getitem__(self, row):
-        return self.inner[row]
 
 
 @pytest.mark.parametrize(

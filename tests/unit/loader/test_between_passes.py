@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from blocked import threads_of_memload
-from waiting import until
+from waiting import MOST_SECONDS, until
 
 import memload
 from memload import _core
@@ -327,5 +327,5 @@ del batch
 assert memload._core.spare_bytes() > 0
 print("done", flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=MOST_SECONDS)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -56,7 +56,8 @@ def test_the_cast_of_a_rebuilt_loader_is_part_of_the_gather():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_on_the_stock_engine_the_loader_itself_does_it_once(more, workers):
     ds = dataset()
-    loader = memload.FastLoader(ds, 6, collate_fn=lambda rows: default_collate(rows), num_workers=workers, **more)
+    forked = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}  # others pickle functions
+    loader = memload.FastLoader(ds, 6, collate_fn=lambda rows: default_collate(rows), **forked, **more)
     assert loader.engine == "torch"
     assert_same(loader, memload.FastLoader(ds, 6, **more))
 

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from waiting import MOST_SECONDS
 
 import memload
 from memload import Cast, FastLoader
@@ -59,7 +60,7 @@ def test_the_workers_of_a_stock_iterator_show_through_what_is_laid_around_it_and
     (worker,) = iterator._workers
     assert worker.is_alive()
     del iterator
-    worker.join(60)
+    worker.join(MOST_SECONDS)
     assert worker.exitcode == 0
 
 
@@ -134,7 +135,7 @@ def test_the_hook_of_torch_gives_batches_that_are_cast_and_transformed_once():
 @pytest.mark.parametrize("make", [native, Numbers])
 def test_threads_may_begin_passes_of_one_loader_at_a_time(make):
     """Each has begun, and has yet to take the iterator of the sampler, before any goes on."""
-    met = threading.Barrier(2, timeout=60)
+    met = threading.Barrier(2, timeout=MOST_SECONDS)
 
     class Together(FastLoader):
         def _get_iterator(self):

@@ -408,3 +408,12 @@ def test_a_plain_pass_executes_nothing_for_groups_or_devices(tmp_path):
     assert len(batches) == 4
     assert "engine" in files
     assert files & {"gpu", "groups", "graphs", "monitoring", "planning"} == set()
+
+
+def test_batches_with_an_empty_field_can_be_saved(tmp_path):
+    ds = memload.from_arrays(a=torch.zeros(10, 0, dtype=torch.int16), b=torch.arange(30.0).reshape(10, 3))
+    batches = list(memload.FastLoader(ds, 4))
+    torch.save(batches, tmp_path / "batches.pt")
+    for saved, batch in zip(torch.load(tmp_path / "batches.pt"), batches, strict=True):
+        assert saved["a"].shape == batch["a"].shape
+        assert torch.equal(saved["b"], batch["b"])

@@ -15,7 +15,7 @@ import pytest
 import torch
 from programs import run_all
 from torch.utils.data import Dataset
-from waiting import until
+from waiting import MOST_SECONDS, until
 
 import memload
 from memload.cli import main as cli
@@ -284,7 +284,7 @@ def test_on_warn_cannot_stop_the_monitor_that_calls_it():
 
     def on_warn(finding):
         if threading.current_thread() is not threading.main_thread():
-            begun.wait(60)
+            begun.wait(MOST_SECONDS)
             running[0].stop()
 
     running = []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import MOST_SECONDS
 
 PROGRAM = """
 import json, sys
@@ -27,7 +28,7 @@ def test_a_run_of_mlflow_holds_every_sample_at_its_step_and_time(tmp_path):
         env={**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true"},  # of newer versions: a store that needs no data base
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=MOST_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     kept, seen, findings = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,7 @@
 """The batch size that is computed: the peak is foretold, what was chosen runs, and nothing is left of the looking."""
 
 import contextlib
+import functools
 import platform
 import random
 
@@ -21,14 +22,7 @@ from memload.planning.model_bytes import activation_bytes
 from memload.planning.steps import losses_of
 from memload.planning.variants import kind_of
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Steps as small as these take longer where two threads wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def step(model, batch, optimizer=None, precision=None):
@@ -472,13 +466,15 @@ def test_a_sample_that_contains_graphs_beside_other_parts_is_refused():
 
 
 def test_steps_on_the_free_memory_of_a_cpu_count_twice_unless_the_heap_gives_memory_back(monkeypatch):
-    model, sample = torch.nn.Linear(1000, 1000), torch.rand(4, 1000)
+    found = functools.partial(
+        memload.compute_batch_size, torch.nn.Linear(1000, 1000), torch.rand(4, 1000), max_batch_size=100, mode="static"
+    )
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    kept = memload.compute_batch_size(model, sample, max_batch_size=100)
+    kept = found()
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "262144")
-    given_back = memload.compute_batch_size(model, sample, max_batch_size=100)
-    assert memload.compute_batch_size(model, sample, limit="1GB", max_batch_size=100).heap == given_back.heap == 1
+    given_back = found()
+    assert found(limit="1GB").heap == given_back.heap == 1
     if platform.libc_ver()[0] == "glibc":
         assert kept.heap == 2
         assert kept.per_sample == 2 * given_back.per_sample

@@ -3,6 +3,7 @@
 import json
 
 from programs import run_all
+from waiting import MOST_SECONDS
 
 PROGRAM = """
 import json, torch, memload
@@ -33,7 +34,7 @@ torch.distributed.destroy_process_group()
 
 def test_ranks_with_different_memory_agree_on_what_fits_into_the_least(tmp_path):
     programs = {str(rank): PROGRAM.format(rank=rank, meeting=tmp_path / "meeting") for rank in range(2)}
-    ended = run_all(programs, within=120)
+    ended = run_all(programs, within=MOST_SECONDS)
     assert [one.status for one in ended.values()] == [0, 0], [one.err for one in ended.values()]
     first, second = (json.loads(one.out[-1]) for one in ended.values())
     for mode in ("static", "measured", "trial"):

@@ -1,14 +1,19 @@
 """Plans of models under DDP, FSDP2 and ZeRO: against real processes, and against published figures."""
 
+import functools
 import json
 
 import pytest
 import torch
 from programs import run_all
 from ranks import Net, planned
+from waiting import MOST_SECONDS
 
 import memload
+from memload.planning import gpu_account
 from memload.planning.distributed import Strategy
+from memload.planning.model_bytes import activation_bytes
+from memload.sizes import format_size
 
 STATES = ("parameters", "gradients", "optimizer states")
 STEP = ("parameters", "gradients", "gradient buckets", "activations", "gathered parameters", "reduce-scatters")
@@ -34,9 +39,15 @@ def ran(request, tmp_path_factory):
     programs = {
         str(rank): PROGRAM.format(rank=rank, ranks=ranks, meeting=meeting, cases=CASES[ranks]) for rank in range(ranks)
     }
-    ended = run_all(programs, within=240)
+    ended = run_all(programs, within=MOST_SECONDS)
     assert [one.status for one in ended.values()] == [0] * ranks, [one.err for one in ended.values()]
     return ranks, [json.loads(one.out[-1]) for one in ended.values()]
+
+
+@functools.cache
+def planned_alone(strategy, ranks, precision):
+    """The lines of a plan of the net that nobody has wrapped."""
+    return planned(Net(), torch.optim.AdamW, strategy, ranks, precision)
 
 
 def _by_case(ran):
@@ -47,8 +58,7 @@ def _by_case(ran):
 
 def test_parameters_gradients_and_optimizer_are_those_of_the_largest_of_real_ranks_to_the_byte(ran):
     for ranks, strategy, precision, found in _by_case(ran):
-        name = strategy.partition(" ")[0]
-        lines = planned(Net(), torch.optim.AdamW, name, ranks, precision)
+        lines = planned_alone(strategy.partition(" ")[0], ranks, precision)
         for state in STATES:
             assert lines[state] == max(measured[state] for measured, _ in found), (ranks, strategy, precision, state)
 
@@ -96,7 +106,7 @@ def test_zero3_takes_what_the_documentation_of_deepspeed_says_of_a_model_of_2851
 def test_blocks_that_stay_gathered_are_told_from_those_that_do_not_by_plans_with_and_without_the_wrapped_model(ran):
     for ranks, strategy, precision, found in _by_case(ran):
         if strategy == "fsdp2-zero2":
-            kept, freed = (planned(Net(), torch.optim.AdamW, one, ranks, precision) for one in (strategy, "fsdp2"))
+            kept, freed = (planned_alone(one, ranks, precision) for one in (strategy, "fsdp2"))
             assert kept["gathered parameters"] > 4 * freed["gathered parameters"]
             assert all(lines["gathered parameters"] == kept["gathered parameters"] for _, lines in found)
 
@@ -166,3 +176,27 @@ def _big(rows, columns, strategy, ranks):
         gpu="80GB",
         ram="8GB",
     )
+
+
+def test_a_refused_plan_under_ddp_offers_fsdp2_with_its_own_figures_and_runs_its_step_once(monkeypatch):
+    steps = []
+    monkeypatch.setattr(
+        gpu_account, "activation_bytes", lambda *args, **options: steps.append(1) or activation_bytes(*args, **options)
+    )
+
+    def planned_within(gpu, strategy):
+        rows = memload.DatasetShape(100, {"x": ("float32", (512,))})
+        with torch.device("meta"):
+            model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(64)))
+        return memload.plan(
+            rows, 1, model=model, optimizer=torch.optim.AdamW, strategy=strategy, world_size=16, gpu=gpu, ram="16GB"
+        )
+
+    sharded = planned_within("80GB", "fsdp2").gpu.predicted
+    limit = (sharded + planned_within("80GB", "ddp").gpu.predicted) // 2
+    steps.clear()
+    refused = planned_within(limit, "ddp")
+    assert len(steps) == 1
+    assert len(refused.ways_out) == 1
+    assert refused.ways_out[0].startswith('strategy="fsdp2": ')
+    assert f"GPU {format_size(sharded)} of" in refused.ways_out[0]

@@ -12,13 +12,7 @@ import memload
 from memload.planning.allocations import Allocations
 from memload.planning.recomputing import blocks_of, checkpointed
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "freed_memory_goes_back")
 
 
 def test_less_memory_means_accumulation_then_checkpointing_then_nothing():

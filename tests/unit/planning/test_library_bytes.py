@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from waiting import MOST_SECONDS
 
 from memload.planning.library_bytes import LstmLayer, library_bytes
 from memload.planning.measuring import measured, without_memory
@@ -50,7 +51,7 @@ def test_other_cells_and_operations_have_no_bytes_beside_their_results():
     given[9] = 3  # a GRU
     for operation, args in ((FORWARD, given), (torch.ops.aten.add.Tensor, (1, 2))):
         found = library_bytes(operation, args, None)
-        assert (found.scratch, found.workspace) == (0, None)
+        assert (found.scratch, found.workspace) == ((), None)
 
 
 RUN = """
@@ -95,7 +96,7 @@ def test_a_process_takes_what_was_computed(case):
     blocks = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
     command = [sys.executable, "-c", RUN, *map(str, case)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **blocks}, timeout=240, check=False
+        command, capture_output=True, text=True, env={**os.environ, **blocks}, timeout=MOST_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
     computed, taken = map(int, done.stdout.split())

@@ -74,13 +74,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Steps as small as these take longer where two threads wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +177,7 @@ def test_of_samples_whose_dataset_is_a_shape_the_means_are_scaled(graphs):
     assert plan.gpu.of("activations") == pytest.approx(2 * measured(model, loss, sample), rel=0.1)
 
 
+@pytest.mark.usefixtures("freed_memory_goes_back")
 def test_a_model_on_meta_a_plain_batch_and_the_cpu_give_the_same_activations(graphs):
     model, loss = MODELS["GAT"]()
     batch = batch_of(graphs, range(32))

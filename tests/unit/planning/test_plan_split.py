@@ -26,9 +26,15 @@ def test_rows_on_the_gpu_and_in_pinned_ram_are_counted_where_they_lie():
     assert planned("split", device_bytes="60GB", ram="1TB", processes=2).ram.of("rows in RAM") == 2 * found.ram.of(
         "rows in RAM"
     )
+    assert found.ram.of("slots") == 3 * 32 * ROW  # where the copy engine brings rows; see memload.device.copied_rows
+    assert found.gpu.of("arriving rows") == 2 * 32 * ROW
+    small = memload.plan(SHAPE, 1, tier="split", device_bytes="60GB", **MACHINE)
+    assert (small.ram.of("slots"), small.gpu.of("arriving rows")) == (9 * ROW, 8 * ROW)
+    assert not {"slots", "arriving rows"} & {line.name for line in (*pinned.ram.lines, *pinned.gpu.lines)}
     whole = planned("split", device_bytes="1TB", gpu="300GB")
     assert (whole.gpu.of("rows on the GPU"), whole.fits) == (300_000 * ROW, True)
-    assert "rows in RAM" not in [line.name for line in whole.ram.lines]
+    assert not {"rows in RAM", "slots"} & {line.name for line in whole.ram.lines}
+    assert "arriving rows" not in [line.name for line in whole.gpu.lines]
 
 
 def test_a_set_that_does_not_fit_is_planned_over_both_memories_with_figures():

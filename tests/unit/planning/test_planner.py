@@ -12,7 +12,7 @@ from torch import nn
 import memload
 from memload.engine.tiers.loading import LoadPlan
 from memload.engine.tiers.placing import needs_of
-from memload.planning.account import Account, Line
+from memload.planning.account import Account, Line, rows_of
 from memload.planning.gpu_account import FRAGMENTATION, Training
 from memload.planning.model_bytes import activation_bytes
 from memload.sizes import format_size
@@ -321,6 +321,7 @@ def convolutions():
 @pytest.mark.parametrize(
     ("make", "x"), [(convolutions, torch.rand(8, 3, 32, 32)), (Translator, torch.zeros(4, 32, dtype=torch.long))]
 )
+@pytest.mark.usefixtures("freed_memory_goes_back")
 def test_activations_without_numbers_are_those_of_a_real_step(make, x, mixed):
     model = make()
 
@@ -625,3 +626,12 @@ def test_pinned_batches_of_a_stock_loader_are_rounded_up_to_powers_of_two():
     assert pinned.stock.of("pinned batches") == (2 * 2 + 1) * 65_536
     assert plain.ram.of("CUDA in RAM") == plain.stock.of("CUDA in RAM") == 117_000_000
     assert memload.plan(rows, 10).ram.of("CUDA in RAM") == 0
+
+
+def test_an_account_whose_line_is_a_bound_says_at_most_and_that_it_may_not_fit():
+    lines = Line("parameters", 100), Line("activations", 600, bound=True)
+    assert next(iter(rows_of(Account("RAM", lines, 1_000))))[1::2] == ("at most 700 B", "fits")
+    size, verdict = next(iter(rows_of(Account("RAM", lines, 500))))[1::2]
+    assert (size, verdict) == ("at most 700 B", "may not fit: at most 200 B too much")
+    assert [row[1] for row in rows_of(Account("RAM", lines))] == ["at most 700 B", "100 B", "at most 600 B"]
+    assert next(iter(rows_of(Account("RAM", lines[:1], 50))))[1::2] == ("100 B", "does not fit: 50 B too much")

@@ -11,6 +11,7 @@ import torch
 from cgroups import why_not
 from repository import BENCHMARKS
 from torch import nn
+from waiting import MOST_SECONDS
 
 import memload
 from memload.planning.gpu_account import OPTIMIZER_LIBRARIES
@@ -87,7 +88,7 @@ def of_a_fresh_run(case, tmp_path):
         [sys.executable, BENCHMARKS / "memory_truth.py", "--quick", "--only", case, "--out", kept],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=MOST_SECONDS,
         env={**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr
@@ -97,6 +98,7 @@ def of_a_fresh_run(case, tmp_path):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_run_lives_under_a_control_group_of_the_size_that_its_plan_asks_for(tmp_path):
     found = of_a_fresh_run("train: MLP, 256 rows, AdamW", tmp_path)
@@ -104,6 +106,7 @@ def test_a_run_lives_under_a_control_group_of_the_size_that_its_plan_asks_for(tm
     assert 0.85 < found["ratio"]["median"] < 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_batch_size_that_was_chosen_under_a_limit_fills_it_and_lives(tmp_path):
     pytest.importorskip("torch_geometric")

@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -252,6 +251,8 @@ def test_rows_of_one_chunk_stay_a_block_in_a_selection(tmp_path):
 
 
 def test_zarr_chunks_are_blocks(tmp_path):
+    from zarr3 import zarr
+
     zarr.create_array(tmp_path / "x.zarr", data=np.arange(96).reshape(48, 2), chunks=(6, 2))
     assert BlockShuffle(memload.open(tmp_path / "x.zarr")).blocks.sizes.tolist() == [6] * 8
 
@@ -284,6 +285,8 @@ def test_full_shuffling_decodes_chunks_again(tmp_path):
 
 
 def test_zarr_and_compressed_shards_are_decoded_once(tmp_path):
+    from zarr3 import zarr
+
     values = np.arange(4800, dtype=np.int32).reshape(480, 10)
     zarr.create_array(tmp_path / "x.zarr", data=values, chunks=(12, 10))
     memload.write(tmp_path / "shards", {"x": torch.from_numpy(values)}, codec={"x": "zstd:rows=12"}, shard_bytes=9600)

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from waiting import MOST_SECONDS
 
 import memload
 
@@ -183,7 +184,7 @@ def test_batches_are_gathered_ahead_of_the_loop():
     sampler = memload.BudgetBatchSampler([1] * 90, 30)
     batches = iter(memload.FastLoader(dataset, batch_sampler=sampler, batch_transform=note))
     next(batches)
-    assert made[-1].wait(60)
+    assert made[-1].wait(MOST_SECONDS)
 
 
 def test_the_memory_of_a_pass_is_that_of_its_largest_batch():

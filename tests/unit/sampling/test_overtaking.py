@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import MOST_SECONDS
 
 import memload
 from memload.sampling.overtaking import Overtaking
@@ -56,6 +57,9 @@ def test_every_batch_is_handed_out_once_however_often_the_pass_is_taken_up(count
     assert position == {"at": count}
 
 
+WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}  # others cannot be sent the gate
+
+
 class Gated(torch.utils.data.Dataset):
     """Row 0 waits until the gate is open."""
 
@@ -67,12 +71,12 @@ class Gated(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         if index == 0:
-            assert self.gate.wait(60)
+            assert self.gate.wait(MOST_SECONDS)
         return index
 
 
 def overtaken(dataset):
-    loader = memload.FastLoader(dataset, num_workers=2, in_order=False)
+    loader = memload.FastLoader(dataset, in_order=False, **WORKERS)
     batches = iter(loader)
     seen = [next(batches).item() for _ in range(4)]
     state = loader.state_dict()
@@ -88,7 +92,7 @@ def test_rows_that_were_overtaken_are_seen_once_after_a_resume():
     in_order.load_state_dict(state)
     rest = [batch.item() for batch in in_order]
     assert rest == sorted(set(range(10)) - set(seen))
-    workers = memload.FastLoader(dataset, num_workers=2, in_order=False)
+    workers = memload.FastLoader(dataset, in_order=False, **WORKERS)
     workers.load_state_dict(state)
     assert sorted(seen + [batch.item() for batch in workers]) == list(range(10))
     assert len(list(workers)) == 10

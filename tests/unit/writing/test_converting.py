@@ -498,6 +498,10 @@ def test_a_source_in_files_is_known_again_and_one_in_memory_is_not(tmp_path):
     assert identity_of(ds) != identity_of(ds.select([1, 0, 2, 3, 4, 5]))
     assert identity_of(ds) is not None
     assert identity_of(memload.from_arrays(x=np.zeros((6, 4)))) is None
+    bounded = [memload.open(tmp_path / "x.hdf5", max_open_files=1) for _ in range(2)]  # each has a table of its own
+    cached = [memload.open(tmp_path / "x.hdf5", tier="hybrid", cache_bytes="2MB") for _ in range(2)]
+    for one, other in (bounded, cached):
+        assert identity_of(one) == identity_of(other)
     before = identity_of(ds)
     os.utime(tmp_path / "x.hdf5", ns=(0, 0))
     assert identity_of(ds) != before

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 from obstore.store import LocalStore, MemoryStore
+from waiting import MOST_SECONDS
 
 import memload
 from memload.cli.main import main
+from memload.formats.remote import upload_buffers
+from memload.formats.remote import uploads as uploading
 from memload.formats.remote.upload_folder import UploadFolder
 
 ROWS = 24
@@ -58,7 +61,7 @@ def test_parts_in_any_order_make_the_set_that_one_writer_makes(proxy, store_serv
     prefix = f"any-order-{len(options)}"
     for part in random.Random(1).sample(range(4), 4):
         assert write(f"s3://bucket/{prefix}", part, **options).rows == 6
-    with pytest.raises(FileNotFoundError, match=r"parts of a set are there, which memload.seal makes one set of"):
+    with pytest.raises(FileNotFoundError, match=r"parts of a set are here, which memload.seal makes one set of"):
         memload.open(f"s3://bucket/{prefix}")
     assert_whole(store_server, prefix, memload.seal(f"s3://bucket/{prefix}"))
 
@@ -172,7 +175,7 @@ def test_of_two_writers_of_a_set_at_once_one_is_told(proxy, store_server):
         def write_all(value, url=url, barrier=barrier):
             def rows():
                 yield {"x": value}
-                barrier.wait(60)
+                barrier.wait(MOST_SECONDS)
 
             try:
                 return memload.write(url, rows(), progress=False)[0]["x"].item()
@@ -287,16 +290,43 @@ def test_a_bucket_that_is_not_there_and_missing_permissions(proxy):
         memload.write("s3://bucket/forbidden", {"x": torch.arange(3)})
 
 
-def test_two_shards_wait_on_the_disk_at_the_most(proxy, uploads):
-    seen = []
+@pytest.mark.parametrize(("largest", "at_once", "most"), [(0, 0, 2), (0, 150_000, 4), (1 << 20, 150_000, 0)])
+def test_shards_that_wait_on_the_disk_are_few(proxy, uploads, monkeypatch, largest, at_once, most):
+    """One is written, and some are uploaded; small ones without codecs are in memory."""
+    monkeypatch.setattr(upload_buffers, "LARGEST", largest)
+    monkeypatch.setattr(uploading, "UPLOADING", at_once)
+    seen, url = [], f"s3://bucket/bounded-{most}"
 
     def rows():
         for k in range(40):
             seen.append(len(list(uploads.glob("*/shard-*"))))
-            yield {"x": torch.full((50_000,), k, dtype=torch.uint8)}
+            yield {"x": torch.full((49_000,), k, dtype=torch.uint8)}
 
-    memload.write_part("s3://bucket/bounded", rows(), part=0, parts=1, shard_bytes=50_000)
-    assert max(seen) <= 2
+    memload.write(url, rows(), shard_bytes=49_000)
+    assert 0 <= max(seen) <= most
+    assert [int(row["x"][-1]) for row in memload.open(url)] == list(range(40))
+
+
+def test_rows_of_an_unknown_number_are_moved_together_in_memory(proxy):
+    """Room for a whole shard is laid out, of which the last one has less."""
+    rows = [
+        {"x": torch.full((7,), k, dtype=torch.int64), "y": torch.full((5,), k, dtype=torch.uint8)} for k in range(9)
+    ]
+    ds = memload.write("s3://bucket/unknown", iter(rows), shard_bytes=400)
+    assert all(torch.equal(ds[k][name], row[name]) for k, row in enumerate(rows) for name in row)
+
+
+def test_what_a_part_asks_of_the_store(proxy):
+    """Two lists, its ticket, the index of another part, its own, whether the set is sealed, and a removal."""
+    rows = {"x": torch.zeros(40, 1000)}
+    for part in (0, 1):
+        proxy.requests.clear()
+        memload.write_part("s3://bucket/asked", rows, part=part, parts=2, shard_bytes=40_000)
+    assert len(proxy.ranges()) == 4
+    assert len(proxy.requests) == 7 + 4
+    proxy.requests.clear()
+    memload.seal("s3://bucket/asked")
+    assert len(proxy.requests) == 2 + 2 + 1 + 2 + 1 + 1  # lists, parts, the index, lists, a removal, and opening it
 
 
 def test_what_killed_writers_left_on_the_disk_goes(uploads):

@@ -131,6 +131,105 @@ def test_masks_that_do_not_fit_are_told(tmp_path):
     assert run.fields["volumes"].shape == (MASK.sum(),)
 
 
+def fmriprep(root):
+    """Runs of two sessions and two spaces, as fMRIPrep writes them, with the mask of each beside it; these by run."""
+    masks = {}
+    for session, space in (("a", "T1w"), ("a", "MNI"), ("b", "T1w")):
+        stem = f"sub-01_ses-{session}_task-rest_run-1_space-{space}"
+        folder = root / "sub-01" / f"ses-{session}" / "func"
+        saved(folder / f"{stem}_desc-preproc_bold.nii.gz", RNG.integers(0, 99, (4, 5, 6, 7)).astype("i2"))
+        masks[f"{stem}_desc-preproc_bold"] = one = RNG.random((4, 5, 6)) > 0.5
+        masked(folder / f"{stem}_desc-brain_mask.nii.gz", one)
+    return masks
+
+
+def test_each_run_of_fmriprep_has_the_mask_beside_it(tmp_path):
+    root = tmp_path / "fmriprep"
+    masks = fmriprep(root)
+    runs = memload.write_nifti(tmp_path / "runs", root, mask="*_desc-brain_mask.nii.gz")
+    assert runs.keys() == masks.keys()
+    for name, run in runs.items():
+        (path,) = root.glob(f"sub-01/*/func/{name}.nii.gz")
+        np.testing.assert_array_equal(rows_of(run), np.asarray(nibabel.load(path).dataobj)[masks[name]].T)
+    by_folder = str(root / "sub-*" / "**" / "*_desc-brain_mask.nii.gz")
+    again = memload.write_nifti(tmp_path / "runs", root, mask=by_folder)  # of the same masks: complete already
+    assert [str(one) for one in again.values()] == [str(one) for one in runs.values()]
+
+
+def test_a_mask_of_few_entities_is_that_of_all_runs_that_have_them(tmp_path):
+    root = bids(tmp_path / "ds")
+    masked(root / "sub-01" / "sub-01_label-GM_mask.nii")
+    own = masked(root / "sub-01" / "func" / "sub-01_task-nback_label-GM_mask.nii", ~MASK)
+    masked(root / "sub-02" / "func" / "sub-02_desc-x_mask.nii.gz", ~MASK)
+    runs = memload.write_nifti(tmp_path / "runs", root, mask="*_mask.nii*")
+    assert {name: one.fields["bold"].shape[0] for name, one in runs.items()} == {
+        "sub-01_task-nback_bold": (~MASK).sum(),  # its own goes before that of the subject
+        "sub-01_task-rest_bold": MASK.sum(),
+        "sub-02_task-nback_bold": (~MASK).sum(),
+        "sub-02_task-rest_bold": (~MASK).sum(),
+    }
+    own.with_name("sub-01_task-nback_label-WM_mask.nii").write_bytes(own.read_bytes())
+    with pytest.raises(ValueError, match=r"several masks that match '\*_mask.nii\*' are its masks: .*GM.*WM"):
+        memload.write_nifti(tmp_path / "more", root, mask="*_mask.nii*")
+
+
+@pytest.mark.parametrize("folder", [".", "{}"])
+def test_a_run_that_matches_the_pattern_is_not_its_own_mask(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "sub-01_task-rest_bold.nii", RNG.integers(0, 99, (4, 5, 6, 7)).astype("i2"))
+    masked(tmp_path / "sub-01_task-rest_desc-brain_mask.nii")
+    run = f"{folder.format(tmp_path)}/sub-01_task-rest_bold.nii"
+    for number, pattern in enumerate(["*.nii", "./*.nii", f"{tmp_path}/*.nii"]):
+        written = memload.write_nifti(tmp_path / f"run{number}", run, mask=pattern, tr=1.0)
+        assert written["sub-01_task-rest_bold"].fields["bold"].shape == (MASK.sum(),)
+
+
+def test_masks_are_named_for_each_run(tmp_path, capsys):
+    root = bids(tmp_path / "ds", subjects=("01",))
+    files = {
+        "sub-01_task-rest_bold": masked(tmp_path / "a.nii"),
+        "sub-01_task-nback_bold": masked(tmp_path / "b.nii", ~MASK),
+    }
+    runs = memload.write_nifti(tmp_path / "runs", root, mask=files)
+    assert {name: one.fields["bold"].shape[0] for name, one in runs.items()} == {
+        "sub-01_task-rest_bold": MASK.sum(),
+        "sub-01_task-nback_bold": (~MASK).sum(),
+    }
+    with pytest.raises(KeyError, match=r"mask: no run 'rest'; there are sub-01_task-nback_bold, sub-01_task-rest_bold"):
+        memload.write_nifti(tmp_path / "more", root, mask={"rest": tmp_path / "a.nii"})
+    files.pop("sub-01_task-rest_bold")
+    with pytest.raises(ValueError, match="mask: no file for 1 of 2 runs, such as sub-01_task-rest_bold"):
+        memload.write_nifti(tmp_path / "more", root, mask=files)
+    given = [f"--mask={name}={file}" for name, file in files.items()]
+    one = str(root / "sub-01/func/*nback_bold.nii")
+    assert main(["write", one, str(tmp_path / "one"), *given, "--quiet"]) == 0
+    assert main(["write", one, str(tmp_path / "two"), "--mask", "x.nii", "--mask", "y.nii"]) == 2
+    assert "--mask is one file for all runs, a pattern in quotes" in capsys.readouterr().err
+
+
+def test_a_run_without_a_mask_is_told_with_the_masks_that_there_are(tmp_path):
+    root = tmp_path / "fmriprep"
+    fmriprep(root)
+    place = root / "sub-01/ses-b/func"
+    one = place / "sub-01_ses-b_task-rest_run-1_space-T1w_desc-brain_mask.nii.gz"
+    one.rename(place / "sub-01_ses-b_task-rest_run-2_space-T1w_desc-brain_mask.nii.gz")
+    with pytest.raises(
+        ValueError, match=r"ses-b_task-rest_run-1_.*: no mask that matches .* those that match are .*run-2"
+    ):
+        memload.write_nifti(tmp_path / "runs", root, mask="*_desc-brain_mask.nii.gz")
+    with pytest.raises(ValueError, match=r"those that match are none, looked for in .*fmriprep, .*fmriprep/sub-01"):
+        memload.write_nifti(tmp_path / "runs", root, mask="*_roi.nii.gz")
+
+
+def test_the_mask_of_a_run_without_entities_has_its_name_and_more(tmp_path):
+    for name, mask in (("mouse1", MASK), ("mouse10", ~MASK)):
+        saved(tmp_path / f"{name}.nii.gz", RNG.integers(0, 99, (4, 5, 6, 7)).astype("i2"))
+        masked(tmp_path / f"{name}_mask.nii", mask)
+    sources = [tmp_path / "mouse1.nii.gz", tmp_path / "mouse10.nii.gz"]
+    runs = memload.write_nifti(tmp_path / "runs", sources, mask="*_mask.nii")
+    assert [one.fields["volumes"].shape[0] for one in runs.values()] == [MASK.sum(), (~MASK).sum()]
+
+
 def test_what_cannot_be_written_is_told(tmp_path):
     path = saved(tmp_path / "run.nii", RNG.integers(0, 99, (4, 5, 6, 7)).astype("i2"))
     for options, kind, message in (

@@ -1,0 +1,147 @@
+"""How much more glibc's heap takes than what is alive, measured by steps of the model at hand."""
+
+import pytest
+import torch
+from memory_models import GraphNet, graph_batch
+from torch import nn
+
+import memload
+from memload.errors import ThreadLimitError
+from memload.planning import heap_surplus
+from memload.planning.allocations import HEAP
+from memload.planning.heap import heap_keeps_tensors
+from memload.planning.heap_surplus import ALIVE, LEAST, STEPS, heap_times, times_of
+from memload.planning.measuring import measured
+from memload.planning.steps import losses_of
+from memload.planning.variants import kind_of
+
+MB = 1_000_000
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def stack(width=32):
+    """Layers whose steps take little but results."""
+    return nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))))
+
+
+def given(model, sample, loss=None):
+    """The arguments of `heap_times`."""
+    kind, losses = kind_of(sample), losses_of([model], loss, [], None, "cpu")
+    found = measured(kind, losses, [model], on_cpu=True)
+    return kind, losses, [model], [], found.step, found.inputs
+
+
+def together(arguments, *counts):
+    """The bytes of a batch and its step."""
+    return arguments[-2].at(*counts) + arguments[-1].at(*counts)
+
+
+@pytest.mark.parametrize(
+    ("taken", "times"), [(150 * MB, 1.5), (200 * MB, 2.0), (210 * MB, 2.1), (90 * MB, 1.1), (400 * MB, 2.5)]
+)
+def test_what_steps_took_lies_between_what_is_alive_and_the_bound(taken, times):
+    assert times_of(taken, 100 * MB, 200 * MB) == pytest.approx(times)
+
+
+@pytest.mark.parametrize(("model", "width"), [(stack(), 32), (nn.Linear(1000, 10), 1000)])
+def test_steps_are_made_with_batches_that_take_no_more_than_is_allowed(model, width):
+    sizes = []
+
+    def loss(batch):
+        sizes.append(len(batch))
+        return model(batch).sum()
+
+    arguments = given(model, torch.rand(4, width), loss)
+    sizes.clear()
+    for room, most in ((1 << 40, ALIVE), (60 * MB, 24 * MB)):
+        times = heap_times(*arguments, room=room)
+        if width == 1000:  # nearly all is the batch, so that steps are too small to tell
+            assert (sizes, times) == ([], HEAP)
+            continue
+        (rows,) = set(sizes)
+        assert len(sizes) == 1 + STEPS
+        assert 0.7 * most < together(arguments, rows) <= most
+        sizes.clear()
+
+
+@pytest.mark.parametrize("in_heap", [True, False])
+def test_steps_have_new_batches_where_those_of_the_loop_are_in_the_heap(in_heap):
+    model, seen = stack(), []
+
+    def loss(batch):
+        seen.append(batch)
+        return model(batch).sum()
+
+    arguments = given(model, torch.rand(4, 32), loss)
+    seen.clear()
+    heap_times(*arguments, room=60 * MB, batches_in_heap=in_heap)
+    assert len({batch.data_ptr() for batch in seen}) == (1 + STEPS if in_heap else 1)
+    assert all(torch.equal(batch, seen[0]) for batch in seen)
+
+
+def test_a_thread_that_is_refused_leaves_the_bound(monkeypatch):
+    def refused(threads):
+        raise ThreadLimitError("no more threads")
+
+    monkeypatch.setattr(heap_surplus, "started", refused)
+    assert heap_times(*given(stack(), torch.rand(4, 32)), room=1 << 40) == HEAP
+
+
+def test_models_gradients_and_random_numbers_are_as_before():
+    model = nn.Sequential(stack(), nn.BatchNorm1d(32))
+    arguments = given(model, torch.rand(4, 32))
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    before, drawn = [one.clone() for one in model.state_dict().values()], torch.get_rng_state()
+    heap_times(*arguments, room=1 << 40)
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    assert all(bool((p.grad == 1).all()) for p in model.parameters())
+    assert torch.equal(drawn, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("room", [1, 2 * LEAST])
+def test_where_steps_would_be_too_small_to_tell_the_bound_counts(room):
+    assert heap_times(*given(stack(), torch.rand(4, 32)), room=room) == HEAP
+
+
+def test_a_step_that_runs_out_of_memory_leaves_the_bound():
+    model, steps = stack(), []
+
+    def loss(batch):
+        steps.append(len(batch))
+        if len(batch) > 5:
+            raise MemoryError("no more")
+        return model(batch).sum()
+
+    assert heap_times(*given(model, torch.rand(4, 32), loss), room=1 << 40) == HEAP
+    assert max(steps) > 5
+
+
+def test_steps_with_graphs_are_those_of_a_part_of_the_sample_that_are_small_enough():
+    model, seen = GraphNet(), []
+
+    def loss(batch):
+        seen.append((len(batch.ptr) - 1, batch.x.shape[0], batch.edge_index.shape[1]))
+        return model(batch).sum()
+
+    nodes = (300,) * 100
+    arguments = given(model, graph_batch(nodes=nodes, edges=tuple(3 * n for n in nodes)), loss)
+    seen.clear()
+    assert 1.1 <= heap_times(*arguments, room=60 * MB) <= 2.5
+    assert len(set(seen)) > 1
+    assert max(seen)[0] < len(nodes)
+    assert all(together(arguments, *counts) <= 24 * MB for counts in seen)
+
+
+def test_a_batch_size_counts_what_steps_of_the_model_show(monkeypatch):
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if not heap_keeps_tensors():
+        pytest.skip("this C library's heap keeps no tensors")
+    measured_here = memload.compute_batch_size(stack(), torch.rand(4, 32), max_batch_size=1000)
+    bound = memload.compute_batch_size(stack(), torch.rand(4, 32), max_batch_size=1000, mode="static")
+    assert 1.05 < measured_here.heap <= 2.5
+    assert bound.heap == HEAP
+    assert measured_here.activation != bound.activation
