@@ -11,6 +11,10 @@ that of this thread alone. It has two shares:
 On a GPU the calls of the driver and of torch's allocator come on top of `ours`. A cast on the simulated device runs on
 the loop's thread, so that it is not part of this. The copy is counted in `bare`, though the thread that gathers makes
 it, so that `ours` is too low by that.
+
+Of rows that lie half on the device and half in pinned RAM (`split`) the kernel is left out, and so is what the
+simulation does to be late. The figure is the loader's own; on a GPU the calls of torch and of the driver come on top.
+Where the copy engine brings the rows in RAM (`split, copied`), to wake the threads that gather them is part of it.
 """
 
 from __future__ import annotations
@@ -19,25 +23,30 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import memload
 from memload.cli.measure import Spread, in_turn
+from memload.device import gathering, kernels
 from memload.device.placing import AHEAD_OF_DEVICE
+from memload.device.split_tier import loaded_in_parts
 
 ROWS, BATCHES, WARM = 32, 1500, 50
 WANTED_US = 25.0
 
 
-def simulated_device() -> Any:
-    """A device of the tests that is never late."""
+def simulated_device(*instead: type) -> Any:
+    """A device of the tests that is never late; some classes may replace parts of it."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     from simulated import SimulatedInterface
 
-    return SimulatedInterface(at_once=True)
+    return type("Device", (*instead, SimulatedInterface), {})(at_once=True)
 
 
 def microseconds(loader: memload.FastLoader) -> float:
@@ -50,6 +59,52 @@ def microseconds(loader: memload.FastLoader) -> float:
         count += 1
         del batch
     return (time.thread_time() - begun) / count * 1e6
+
+
+def split_loader(fields: int, *, by_copies: bool) -> memload.FastLoader:
+    """A loader whose rows lie half on the device and half in pinned RAM, where launching a kernel does nothing.
+
+    The rows in RAM are read by the kernel, or brought by the copy engine.
+    """
+    kernels_left_out()
+    rows = (BATCHES + WARM) * ROWS
+    ds = memload.from_arrays(**{f"x{k}": torch.zeros(rows, 600, dtype=torch.uint8) for k in range(fields)})
+    here = loaded_in_parts(ds.fields, [torch.device("cpu")], ds.nbytes // 2)
+    cast = {"x0": memload.Cast(torch.bfloat16)}
+    loader = memload.FastLoader(replace(ds, fields=here), ROWS, shuffle=True, device=simulated_device(Never), cast=cast)
+    access = loader.__memload_loader__()
+    access.settings(access.cast_source()).transfer.choice.by_copies = by_copies
+    return loader
+
+
+def kernels_left_out() -> None:
+    """Let the loader take its way over kernels, on the CPU, whose launch does nothing."""
+    module = SimpleNamespace(RowKernel=nothing, launch_rows=nothing, mapped_address=lambda address, _: address)
+    stream = SimpleNamespace(cuda_stream=0, device_index=0)
+    gathering.kernels_serve = lambda _: True  # type: ignore[assignment]
+    gathering.cuda_module = kernels.cuda_module = lambda: module  # type: ignore[assignment]
+    gathering._check_numbers = nothing  # type: ignore[assignment]  # those on a GPU are not looked at
+    torch.Tensor.is_pinned = lambda _: True  # type: ignore[method-assign, assignment]
+    torch.cuda.current_stream = lambda _=None: stream  # type: ignore[assignment, return-value]
+    torch.cuda.current_device = lambda: 0
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """What is left out."""
+
+
+class Never:
+    """What the simulated device does to be late, and to see what is read: nothing of it."""
+
+    def launch(self, _stream: int, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call the function."""
+        return fn(*args)
+
+    def is_there(self, _tensor: torch.Tensor) -> bool:
+        """Take each tensor for one of the device."""
+        return True
+
+    hold = nothing
 
 
 def bare(device: Any) -> float:
@@ -84,6 +139,13 @@ def main() -> None:
         for name, each in {**times, **shares(times)}.items():
             spread = Spread.of(each)
             print(f"{fields} fields, {name}: {spread} us of the loop's thread for a batch")
+            found.append({"fields": fields, "way": name, "microseconds": list(each)})
+    for fields in (1, 2):  # last, since it replaces the kernels of this process
+        ways = {"split": split_loader(fields, by_copies=False), "split, copied": split_loader(fields, by_copies=True)}
+        for name, each in in_turn(
+            {k: lambda one=one: microseconds(one) for k, one in ways.items()}, args.rounds
+        ).items():
+            print(f"{fields} fields, {name}: {Spread.of(each)} us of the loop's thread for a batch")
             found.append({"fields": fields, "way": name, "microseconds": list(each)})
     said = {
         "benchmark": "device_cost",

@@ -36,9 +36,9 @@ from harness import Case
 import memload
 from memload.cli.measure import Spread, in_turn
 from memload.dataset.dataset import Dataset
+from memload.device.batch_maker import BatchMaker
 from memload.device.destination_buffers import TransferredBatches
 from memload.device.pinned_memory import resident_fields
-from memload.device.resident import batch_maker
 from memload.engine.readers import resolve
 
 BATCHES = 16  # of which the rows are drawn beforehand
@@ -47,7 +47,7 @@ LARGE_BYTES = 512 * MB  # of a batch, as it is stored
 
 def gatherer_of(case: Case, ds: Dataset, size: int) -> Callable[[], Any]:
     """Gathers and casts one batch after another of random rows, as the loader does in its loop's own stream."""
-    make = batch_maker(resolve(ds).with_casts(case.workload.casts(case.variant)))
+    make = BatchMaker(resolve(ds).with_casts(case.workload.casts(case.variant)))
     rng = np.random.default_rng(0)
     plans = [rng.integers(0, len(ds), size) for _ in range(BATCHES)]
     turn = 0

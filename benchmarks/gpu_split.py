@@ -3,11 +3,15 @@
 A quarter, half, three quarters and all of the rows lie on the GPU. What a batch cannot beat is the slower of two things
 that take turns with it: a pinned copy of the bytes that lie in RAM, and a copy on the device that moves as many bytes
 as the GPU's memory must. Then passes of the loader, in which the kernel reads the rows in RAM across the bus, take
-turns with passes in which the copy engine moves them: native threads gather into pinned slots, in batches of as many
-rows as a batch has in RAM. The rows on the GPU are left out of the latter, so the copy engine is seen at its best.
+turns with passes in which the copy engine moves them. At last the loader itself tries both ways, as it does for its
+users, and it is reported what it found.
+The CPU time of the loop's thread for a batch tells whether a pass waits for that thread rather than for the bus.
 """
 
 from __future__ import annotations
+
+import time
+from functools import partial
 
 import torch
 from gpu_common import (
@@ -31,6 +35,7 @@ from memload.cli.measure import Spread, in_turn
 from memload.dataset.dataset import Dataset
 from memload.device.resident import ResidentField
 from memload.device.split_tier import SplitColumn
+from memload.device.transfer_choice import TransferChoice
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the rows, on the GPU
 
@@ -47,9 +52,12 @@ class Split:
         self.words = f"{self.kept / len(ds):.0%} on the GPU"
 
     def compare(self) -> None:
-        """Compares some batches with those of files."""
+        """Compares some batches with those of files, both ways."""
         device = self.bench.device
-        compare_some(loader_of(self.case, device, self.near), loader_of(self.case, torch.device("cpu")), device)
+        for by_copies in (False, True):
+            near = loader_of(self.case, device, self.near)
+            decide(near, by_copies)
+            compare_some(near, loader_of(self.case, torch.device("cpu")), device)
 
     def against_the_machine(self) -> None:
         """Which share of the lower of bus and GPU memory the kernel reaches, a batch after the other."""
@@ -74,22 +82,52 @@ class Split:
     def against_the_copy_engine(self) -> None:
         """How many times as fast batches come where the kernel reads the rows in RAM, not the copy engine."""
         case, device, rounds = self.case, self.bench.device, min(3, self.bench.rounds)
-        far = self.ds.select(range(self.kept, len(self.ds)))
         kernel = loader_of(case, device, self.near)
+        decide(kernel, by_copies=False)
         through(kernel, device)
         often = times_to_last(through(kernel, device), quick=self.bench.args.quick)
-        loaders = {
-            "kernel": loader_of(case, device, lengthened(self.near, often)),
-            "engine": loader_of(case, device, lengthened(far, often), batch_size=self.in_batch),
-        }
-        runs = {name: lambda one=one: through(one, device) / len(one) for name, one in loaders.items()}
+        loader = loader_of(case, device, lengthened(self.near, often))
+        thread: dict[str, list[float]] = {"kernel": [], "copy engine": []}  # its CPU time, microseconds of a batch
+
+        def run(name: str) -> float:
+            decide(loader, by_copies=name == "copy engine")
+            begun = time.thread_time()
+            seconds = through(loader, device) / len(loader)
+            thread[name].append((time.thread_time() - begun) / len(loader) * 1e6)
+            return seconds
+
+        runs = {name: partial(run, name) for name in thread}
         in_turn(runs, 1)
         times = in_turn(runs, rounds)
-        found = faster(times["kernel"], times["engine"])
+        took = {name: Spread.of(each[1:]) for name, each in thread.items()}
+        found = faster(times["kernel"], times["copy engine"])
         rates = {name: Spread.of(case.workload.batch_size / s for s in seconds) for name, seconds in times.items()}
         first = "the kernel" if found.median >= 1 else "the copy engine"
         what = f"{self.words}, a pass by the kernel, times as fast as by the copy engine"
-        self.bench.judge(case.name, what, found, None, rows_per_second=rates, faster=first, on_gpu=1 - self.beyond)
+        chosen, ratios = tried(loader, device)
+        more = {"rows_per_second": rates, "loop_thread_us": took, "faster": first, "on_gpu": 1 - self.beyond}
+        self.bench.judge(case.name, what, found, None, **more, chosen=chosen, ratios=ratios)
+
+
+def decide(loader: memload.FastLoader, by_copies: bool | None) -> TransferChoice | None:
+    """Lets the rows in RAM of a loader's passes come this way; None: by that which a trial finds faster."""
+    access = loader.__memload_loader__()
+    plan = access.settings(access.cast_source()).transfer
+    if plan is None:
+        return None
+    plan.choice.by_copies = by_copies
+    plan.choice.ratios.clear()
+    return plan.choice
+
+
+def tried(loader: memload.FastLoader, device: torch.device) -> tuple[str, list[float]]:
+    """What the loader's own trial finds, and its ratios; nothing on a CPU, which has no copy engine."""
+    choice = decide(loader, None)
+    if choice is None:
+        return "", []
+    for _ in range(3):
+        through(loader, device)
+    return str(choice), list(choice.ratios)
 
 
 def rows_on_devices(near: Dataset) -> int:

@@ -2,8 +2,8 @@
 
 Each case states a figure in a fresh process, runs in another one, and is watched from outside: the peak of the memory
 that no file backs, of the process and its children, shared pages counted once. A case with a limit runs in a control
-group of that size. A row of the answer: {case, predicted, measured, ratio, limit}. Cases are in `CASES`, which other
-modules (`truth_*.py`) fill.
+group of that size. A row of the answer: {case, predicted, measured, ratio, limit, date}. Cases are in `CASES`, which
+other modules (`truth_*.py`) fill.
 
     python benchmarks/memory_truth.py                         # all cases -> results/memory_truth.json
     python benchmarks/memory_truth.py --only "train" "graphs" # those whose names begin so; other rows are kept
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from memload.sizes import format_size
 
 CASES: list[Case] = [*DATA, *TRAINING, *TRANSFORMS, *SETS, *GRAPHS, *LIMITS]
 EVERY = 0.002  # seconds between two samples
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}  # beside other programs, threads that spin at barriers take ten times as long
 BEGIN, END = "<!-- made by benchmarks/memory_truth.py --table -->", "<!-- end of the table -->"
 
 
@@ -91,7 +93,9 @@ def stated(case: Case, folder: Path) -> dict[str, Any]:
     if case.predict is None:
         return {}
     command = [sys.executable, __file__, "--child", "predict", case.name, str(folder)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    environment = {**os.environ, **WAITING, **case.environment}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
@@ -105,7 +109,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         command = [sys.executable, __file__, "--child", "run", case.name, str(folder)]
         if procs:  # before anything is imported, since memory stays with the group in which it was taken
             command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(procs), *command]
-        process = subprocess.Popen(command, env={**os.environ, **case.environment})
+        process = subprocess.Popen(command, env={**os.environ, **WAITING, **case.environment})
         peak = peak_of(process)
     if process.returncode == 0:
         told.update(json.loads(answer.read_text()))
@@ -135,7 +139,8 @@ def add(bench: Bench, case: Case, folder: Path) -> None:
     text = f"{format_size(last['predicted'] or 0)} stated, {format_size(last['measured'])} taken, ratio {ratio}"
     if last["limit"]:
         text += f", limit {format_size(last['limit'])}{'' if survived else ': KILLED'}"
-    bench.add(case.name, text, **{**last, "survived": survived, "ratio": ratio, "says": case.says})
+    today = datetime.now(UTC).date().isoformat()
+    bench.add(case.name, text, **{**last, "survived": survived, "ratio": ratio, "says": case.says, "date": today})
 
 
 def row_of(figure: dict[str, Any]) -> str:
@@ -148,13 +153,13 @@ def row_of(figure: dict[str, Any]) -> str:
     spread = f" ({of_rounds['low']:.2f} to {of_rounds['high']:.2f})" if of_rounds["count"] > 1 else ""
     ratio = f"{of_rounds['median']:.2f}{spread}"
     predicted, measured = (format_size(figure[name] or 0) for name in ("predicted", "measured"))
-    return f"| {figure['case'].strip()} | {predicted} | {measured} | {ratio} | {ended} |"
+    return f"| {figure['case'].strip()} | {predicted} | {measured} | {ratio} | {ended} | {figure['date']} |"
 
 
 def table(page: Path, kept: Path) -> None:
     """Writes the table of a page of the docs between its two marks."""
     rows = [row_of(figure) for figure in json.loads(kept.read_text())["figures"]]
-    head = ["| Case | Predicted | Measured | Predicted / measured | Limit |", "|---|---|---|---|---|"]
+    head = ["| Case | Predicted | Measured | Predicted / measured | Limit | Day |", "|---|---|---|---|---|---|"]
     before, _, rest = page.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text("\n".join([before + BEGIN, "", *head, *rows, "", END + after]))

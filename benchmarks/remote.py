@@ -2,9 +2,11 @@
 
 A server of files with ranges, in a process of its own on loopback, adds latency to each answer.
 
-- The first epoch, into a fresh cache, beside a program that downloads the same ranges in the same order with obstore,
-  and throws them away: 32 at once, and 192, of which the faster one counts. Both have read from the server before.
-- The second epoch, with all blocks there, beside the same loader over the local shards.
+- The first epoch, into a fresh cache or into RAM, beside programs that download the same ranges in the same order with
+  obstore, and throw them away: of asyncio, 32 and 192 at once, of which the faster one counts, and likewise of 32 and
+  128 threads. The server has all files in memory, and all have read from it before. Beside it stands the share that an
+  epoch of the same CPU time, that of the server included, would have if no core ever waited.
+- The epochs after it, with all blocks there, beside the same loader over the local shards.
 - Hits of a pass with room for a part of the set, beside LRU and the best choice for the order of the pass.
 """
 
@@ -12,14 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -27,7 +34,7 @@ from urllib.parse import unquote
 import numpy as np
 import obstore
 import torch
-from harness import Bench, arguments
+from harness import PREPARED, Bench, arguments
 from obstore.store import from_url
 
 import memload
@@ -36,7 +43,9 @@ from memload.cli.measure import Spread, ratio
 
 LATENCIES = (0.001, 0.020, 0.100)  # seconds
 ROOMS = (0.25, 0.50, 0.75)  # of the set
-BATCH, AT_ONCE = 16, (32, 192)
+BATCH, AT_ONCE, THREADS = 16, (32, 192), (32, 128)
+LATER, PAIRS = 10, 15  # epochs that are timed together, since one lasts 0.01 s; and how often, in turn
+CPU = "/cpu"  # at which the server says how many CPU seconds it has taken
 
 
 async def serve(folder: Path, latency: float) -> None:
@@ -51,6 +60,8 @@ async def serve(folder: Path, latency: float) -> None:
 
     async def reply(head: str) -> bytes:
         method, target, _ = head.split(maxsplit=2)
+        if target == CPU:
+            return f"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{time.process_time():<20.9f}".encode()
         path = folder / unquote(target.partition("?")[0]).lstrip("/")
         await asyncio.sleep(latency)
         if path not in held and not path.is_file():
@@ -90,6 +101,12 @@ def serving(folder: Path, latency: float, log: Path) -> Iterator[str]:
             process.wait()
 
 
+def cpu_of_server(url: str) -> float:
+    """Return the CPU seconds that a server has taken."""
+    with urllib.request.urlopen(url.removesuffix("/set") + CPU) as answer:
+        return float(answer.read())
+
+
 def ranges_in(log: Path, skip: int) -> list[tuple[str, int, int]]:
     """Return the ranges that were asked for, without the first `skip` lines."""
     lines = [line.split() for line in log.read_text().splitlines()[1 + skip :]]
@@ -104,6 +121,11 @@ def epoch(loader: Any) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - cpu
 
 
+def epochs(ds: memload.Dataset, seed: int) -> float:
+    """Return the seconds of LATER epochs."""
+    return sum(epoch(loader_of(ds, seed))[0] for _ in range(LATER))
+
+
 async def thrown_away(url: str, ranges: list[tuple[str, int, int]], at_once: int) -> None:
     """Download ranges in this order, some at once."""
     store = from_url(url, client_options={"allow_http": "true"})
@@ -116,15 +138,50 @@ async def thrown_away(url: str, ranges: list[tuple[str, int, int]], at_once: int
     await asyncio.gather(*(worker() for _ in range(at_once)))
 
 
+def thrown_away_by_threads(url: str, ranges: list[tuple[str, int, int]], at_once: int) -> None:
+    """Download ranges in this order, some at once, each on a thread."""
+    store, left, lock = from_url(url, client_options={"allow_http": "true"}), iter(ranges), threading.Lock()
+
+    def worker() -> None:
+        while True:
+            with lock:
+                one = next(left, None)
+            if one is None:
+                return
+            name, begin, end = one
+            obstore.get_range(store, name, start=begin, end=end)
+
+    threads = [threading.Thread(target=worker) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def prepare() -> None:
+    """Take memory and room for files, and give it back: a virtual machine pays dearly for pages not used lately."""
+    torch.ones(PREPARED, dtype=torch.uint8)
+    with tempfile.TemporaryFile() as file:
+        for _ in range(PREPARED >> 20):
+            file.write(bytes(1 << 20))
+
+
+def timed(download: Callable[[], object]) -> tuple[float, float]:
+    """Return seconds and CPU seconds of a download."""
+    prepare()
+    began, cpu = time.perf_counter(), time.process_time()
+    download()
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
 def plain(url: str, ranges: list[tuple[str, int, int]]) -> tuple[float, float]:
-    """Download and throw away, at the better number of requests at once; return seconds and CPU seconds."""
+    """Download and throw away by asyncio, at the better number at once; return seconds and CPU seconds."""
+    return min(timed(partial(asyncio.run, thrown_away(url, ranges, many))) for many in AT_ONCE)
 
-    def once(at_once: int) -> tuple[float, float]:
-        began, cpu = time.perf_counter(), time.process_time()
-        asyncio.run(thrown_away(url, ranges, at_once))
-        return time.perf_counter() - began, time.process_time() - cpu
 
-    return min(map(once, AT_ONCE))
+def plain_threads(url: str, ranges: list[tuple[str, int, int]]) -> tuple[float, float]:
+    """Download and throw away by threads, at the better number; return seconds and CPU seconds."""
+    return min(timed(partial(thrown_away_by_threads, url, ranges, many)) for many in THREADS)
 
 
 def loader_of(ds: memload.Dataset, seed: int) -> memload.FastLoader[Any]:
@@ -133,27 +190,53 @@ def loader_of(ds: memload.Dataset, seed: int) -> memload.FastLoader[Any]:
     return memload.FastLoader(ds, BATCH, shuffle=True)
 
 
+MEASURED = (
+    "first",
+    "first_of_threads",
+    "first_in_ram",
+    "first_without_waits",
+    "second",
+    "cpu_seconds_per_gb",
+    "cpu_seconds_per_gb_of_obstore",
+    "cpu_seconds_per_gb_of_server",
+)
+"""What `first_and_second` finds: the shares of first epochs and of the second one, and CPU seconds per GB."""
+
+
 def first_and_second(bench: Bench, root: Path, nbytes: int, latency: float) -> None:
     """Measure both epochs at a latency."""
-    shares, warm, cpu, own_cpu, log = [], [], [], [], root / "log"
-    local = memload.open(root / "served" / "set")
+    found: dict[str, list[float]] = {name: [] for name in MEASURED}
+    local, log = memload.open(root / "served" / "set"), root / "log"
     with serving(root / "served", latency, log) as url:
-        epoch(loader_of(memload.open(url).select(range(BATCH)), 0))
+        epoch(loader_of(memload.open(url), 0))
         for number in range(bench.rounds):
             ds = memload.open(url, cache=(cache := root / f"cache-{latency}-{number}"), cache_bytes=2 * nbytes)
             before = len(log.read_text().splitlines()) - 1
+            prepare()
+            served = cpu_of_server(url)
             ours, own = epoch(loader_of(ds, number))
-            theirs, other = plain(url, ranges_in(log, before))
-            shares.append(theirs / ours)
-            cpu.append((own - other) / nbytes * 1e9)
-            own_cpu.append(own / nbytes * 1e9)
-            pairs = [(epoch(loader_of(ds, k))[0], epoch(loader_of(local, k))[0]) for k in range(5)]
-            warm.append(sorted(there / here for here, there in pairs)[2])
+            served = cpu_of_server(url) - served
+            ranges = ranges_in(log, before)
+            theirs, other = plain(url, ranges)
+            os.sync()  # what the first epoch wrote goes to the disk before the next ones, not beside them
+            pairs = [(epochs(ds, k), epochs(local, k)) for k in range(PAIRS)]
+            del ds
             shutil.rmtree(cache)  # what it has yet to write to the disk does not slow the next one
-    first, second, more = Spread.of(shares), Spread.of(warm), Spread.of(cpu)
-    text = f"first epoch {first} of obstore alone, {more} CPU s/GB more; second {second} of local"
-    seconds = {"cpu_seconds_per_gb": Spread.of(own_cpu), "cpu_seconds_per_gb_more": more}
-    bench.add(f"{latency * 1000:.0f} ms", text, first=first, second=second, latency=latency, **seconds)
+            prepare()
+            in_memory = epoch(loader_of(memload.open(url, cache_bytes=2 * nbytes), number))[0]
+            figures = (
+                theirs / ours,
+                plain_threads(url, ranges)[0] / ours,
+                theirs / in_memory,
+                theirs * len(os.sched_getaffinity(0)) / (own + served),
+                statistics.median(there / here for here, there in pairs),
+                *(seconds / nbytes * 1e9 for seconds in (own, other, served)),
+            )
+            for name, figure in zip(MEASURED, figures, strict=True):
+                found[name].append(figure)
+    spreads = {name: Spread.of(values) for name, values in found.items()}
+    text = ", ".join(f"{name} {spread}" for name, spread in spreads.items())
+    bench.add(f"{latency * 1000:.0f} ms", text, latency=latency, **spreads)
 
 
 def hits_of(uses: list[int], room: int, held: list[int], *, best: bool) -> int:

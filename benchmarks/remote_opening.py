@@ -4,8 +4,9 @@ A server of files with ranges, in a process of its own on loopback, adds latency
 small shard 10,000 times, since opening reads no rows. Beside them, in the same rounds, stands the local set.
 
 - plain: the index says where tensors lie.
-- ragged: as plain, with a field whose rows differ in length; opening reads the offsets of each shard.
+- ragged: as plain, with a field whose rows differ in length; the index has the offsets of these rows, which are few.
 - older: the index does not say where tensors lie; opening reads the header of each shard.
+- older ragged: as ragged, with an index that has neither; opening reads headers and offsets.
 - cached: plain, with a folder of a cache, at first and with the folder there.
 """
 
@@ -25,15 +26,15 @@ from remote import LATENCIES, serving
 
 import memload
 from memload.cli.measure import Spread
-from memload.formats.shards.index import INDEX_NAME, ShardIndex, dump_index, read_index
+from memload.formats.shards.index import INDEX_NAME, dump_index, read_index
 
-KINDS = ("plain", "ragged", "older")
+KINDS = ("plain", "ragged", "older", "older ragged")
 
 
 def make(folder: Path, kind: str, shards: int) -> None:
     """Make a set of many shards from one, whose file has many names."""
     x: Any = torch.arange(2000).reshape(10, 200)
-    if kind == "ragged":
+    if "ragged" in kind:
         x = memload.ragged([torch.arange(k) for k in range(10)])
     memload.write(folder, {"x": x, "y": torch.arange(10)}, progress=False)
     index = read_index(folder)
@@ -42,9 +43,10 @@ def make(folder: Path, kind: str, shards: int) -> None:
     for name in named:
         if name != one.file:
             os.link(folder / one.file, folder / name)
-    tensors = None if kind == "older" else one.tensors
-    records = tuple(replace(one, file=name, tensors=tensors) for name in named)
-    (folder / INDEX_NAME).write_bytes(dump_index(ShardIndex(index.fields, records)))
+    if "older" in kind:
+        one, index = replace(one, tensors=None, offsets={}), replace(index, inner=None)
+    records = tuple(replace(one, file=name) for name in named)
+    (folder / INDEX_NAME).write_bytes(dump_index(replace(index, shards=records)))
 
 
 def seconds(address: Any, **options: Any) -> float:
@@ -61,7 +63,7 @@ def at(bench: Bench, root: Path, latency: float) -> None:
         base = address.removesuffix("/set")
         for kind in (*KINDS, "cached"):
             took, again, local, asked = [], [], [], 0
-            url = f"{base}/{'plain' if kind == 'cached' else kind}"
+            url = f"{base}/{('plain' if kind == 'cached' else kind).replace(' ', '-')}"
             options: dict[str, Any] = {"cache_bytes": "1GB"} | ({"cache": cache} if kind == "cached" else {})
             for _ in range(bench.rounds):
                 shutil.rmtree(cache, ignore_errors=True)
@@ -85,7 +87,7 @@ def main() -> None:
         root = Path(folder)
         (root / "served").mkdir()
         for kind in KINDS:
-            make(root / "served" / kind, kind, shards)
+            make(root / "served" / kind.replace(" ", "-"), kind, shards)
         bench.about["shards"] = shards
         for latency in LATENCIES[:1] if bench.args.quick else LATENCIES:
             at(bench, root, latency)

@@ -23,7 +23,7 @@ class Case:
             to be in a control group of the size that was stated. None: the run states it.
         make: makes the files of both, in the process that watches.
         limit: bytes of the control group of the run; None: no limit.
-        environment: variables of the run.
+        environment: variables of the run, and of the process that states its figure.
         quick: whether ``--quick`` runs it, too.
         says: what to know about the figure, in a few words.
     """

@@ -135,17 +135,25 @@ def run(folder: Path, model: str, budget: int | None, sample: int | None) -> Non
     gc.collect()
 
 
-def case(model: str, budget: int | None = None, sample: int | None = None, *, quick: bool = False) -> Case:
-    """A run, with the variables that plans of training on the CPU name."""
+def case(
+    model: str,
+    budget: int | None = None,
+    sample: int | None = None,
+    *,
+    as_it_is: bool = False,
+    quick: bool = False,
+) -> Case:
+    """A run, with the variables that plans of training on the CPU name, or with glibc's heap as it is."""
     settings = {"model": model, "budget": budget, "sample": sample}
     of_batch = f"{SIZE} graphs" if budget is None else f"at most {budget:,} edges"
     scaled = "" if sample is None else f", from a sample of {sample}"
+    heap = ", heap as it is" if as_it_is else ""
     return Case(
-        f"graphs: {model}, {of_batch}{scaled}",
+        f"graphs: {model}, {of_batch}{scaled}{heap}",
         functools.partial(run, **settings),
         functools.partial(predict, **settings),
         make_graphs,
-        environment=BLOCKS,
+        environment={} if as_it_is else BLOCKS,
         quick=quick,
     )
 
@@ -160,4 +168,6 @@ CASES = [
     case("GATv2", BUDGET),
     case("VGAE"),
     case("VGAE", BUDGET),
+    case("GCN", as_it_is=True),
+    case("GAT", as_it_is=True),
 ]

@@ -85,7 +85,7 @@ def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 
 
-def plan_of(folder: Path, model: str, batch: int, optimizer: str, precision: str) -> memload.Plan:
+def plan_of(folder: Path, model: str, batch: int, optimizer: str, precision: str, accumulate: int) -> memload.Plan:
     """The plan, with a model that takes no memory, for a machine that is described."""
     with torch.device("meta"):
         made = MODELS[model]()
@@ -99,6 +99,7 @@ def plan_of(folder: Path, model: str, batch: int, optimizer: str, precision: str
         optimizer=getattr(torch.optim, optimizer),
         loss=lambda one: loss_of(made, one),
         precision=precision,
+        accumulate=accumulate,
         ram="16GB",
     )
 
@@ -110,37 +111,51 @@ def predict(folder: Path, *, exact: bool, **settings: Any) -> dict[str, Any]:
     return {"predicted": plan.ram.predicted, **({"limit": gibibytes << 30} if exact else {})}
 
 
-def run(folder: Path, model: str, batch: int, optimizer: str, precision: str) -> None:
-    """Some steps of training."""
+def run(folder: Path, model: str, batch: int, optimizer: str, precision: str, accumulate: int) -> None:
+    """Some steps of training, with a learning rate that grows."""
     torch.set_num_threads(2)
     net = MODELS[model]()
     stepper = getattr(torch.optim, optimizer)(net.parameters())
     loader = memload.FastLoader(memload.open(folder / "rows"), batch, shuffle=True, cast={"x": torch.float32})
-    half, steps = precision == "bf16-mixed", 0
-    while steps < STEPS:
+    warm_up = torch.optim.lr_scheduler.LinearLR(stepper)
+    half, batches = precision == "bf16-mixed", 0
+    while batches < STEPS * accumulate:
         for one in loader:
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 loss = loss_of(net, one)
-            stepper.zero_grad()
             loss.backward()
-            stepper.step()
-            steps += 1
+            batches += 1
+            if batches % accumulate == 0:
+                stepper.step()
+                stepper.zero_grad()
+                warm_up.step()
 
 
 BLOCKS = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
 
 
-def case(model: str, batch: int, optimizer: str = "AdamW", precision: str = "float32", **options: Any) -> Case:
-    """A run in a group of the size that its plan asks for, with the variables that the plan names."""
-    settings = {"model": model, "batch": batch, "optimizer": optimizer, "precision": precision}
+def case(
+    model: str,
+    batch: int,
+    optimizer: str = "AdamW",
+    precision: str = "float32",
+    accumulate: int = 1,
+    *,
+    as_it_is: bool = False,
+    quick: bool = False,
+) -> Case:
+    """A run in a group of the size that its plan asks for, with the variables that it names, or with glibc's heap."""
+    settings: dict[str, Any] = {"model": model, "batch": batch, "optimizer": optimizer, "precision": precision}
     half = "" if precision == "float32" else f", {precision}"
+    several = "" if accumulate == 1 else f", {accumulate} batches a step"
+    heap = ", heap as it is" if as_it_is else ""
     return Case(
-        f"train: {model}, {batch} rows, {optimizer}{half}",
-        functools.partial(run, **settings),
-        functools.partial(predict, exact=True, **settings),
+        f"train: {model}, {batch} rows, {optimizer}{half}{several}{heap}",
+        functools.partial(run, accumulate=accumulate, **settings),
+        functools.partial(predict, exact=True, accumulate=accumulate, **settings),
         make_rows,
-        environment=BLOCKS,
-        **options,
+        environment={} if as_it_is else BLOCKS,
+        quick=quick,
     )
 
 
@@ -149,13 +164,27 @@ CASES = [
     case("MLP", 256, "SGD"),
     case("CNN", 64),
     case("CNN", 16),
+    case("CNN", 64, "SGD"),
+    case("CNN", 64, precision="bf16-mixed"),
+    case("CNN", 16, accumulate=4),
     case("ViT", 64),
     case("ViT", 16),
+    case("ViT", 64, "SGD"),
     case("ViT", 64, precision="bf16-mixed"),
+    case("ViT", 64, "SGD", precision="bf16-mixed"),
+    case("ViT", 16, accumulate=4),
     case("LSTM", 64),
     case("LSTM", 256),
     case("LSTM", 256, precision="bf16-mixed"),
     case("LSTM both ways", 64),
     case("GRU", 64),
     case("RNN", 128),
+    case("MLP", 256, as_it_is=True),
+    case("CNN", 64, as_it_is=True),
+    case("CNN", 16, as_it_is=True),
+    case("ViT", 64, as_it_is=True),
+    case("ViT", 16, as_it_is=True),
+    case("LSTM", 64, as_it_is=True),
+    case("LSTM", 256, as_it_is=True),
+    case("GRU", 64, as_it_is=True),
 ]

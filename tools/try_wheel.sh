@@ -41,4 +41,4 @@ done
 # Without those whose simulated device is compiled.
 mapfile -t quick < <(grep -rLE '^ *(from|import) (extension|late_reading|pass_kinds|simulated)\b' --include='test_*.py' \
   tests/unit/{columns,casts,formats,loader,sampling})
-"$python" -m pytest -q "${quick[@]}"
+"$python" -m pytest -q -n 2 --dist loadfile "${quick[@]}"

@@ -28,4 +28,5 @@ for python in "$@"; do
   auditwheel show "$wheel"
   python -m pip install --quiet -c "$checkout/constraints.txt" "$wheel[test]"
   bash "$checkout/tools/try_wheel.sh" "$checkout"
+  rm -rf "${scratch:?}/$name"  # gigabytes, with torch
 done

@@ -5,8 +5,8 @@
 FOLDER has the environments of environments.py and the data that compare.py --search made of memload, streaming and
 litdata: 1,024 random images of 224 x 224 x 3 uint8, wanted as (x - 127) / 255 in float32, in shuffled batches of 64.
 A server of files in a process of its own on loopback speaks as much of S3 as the peers need, and adds latency to each
-answer. Each run is a new process with an empty cache: the first epoch, with opening, and the epochs after it, from the
-cache. Settings of a peer are searched once, by the first epoch; then all peers take turns. One epoch of each is
+answer. Each run is a new process with an empty cache; imports are not timed. Then come the first epoch, with opening,
+and the epochs after it, from the cache. Settings of a peer are searched once; then all take turns. One epoch of each is
 compared with the reference, bit for bit.
 """
 
@@ -34,6 +34,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "streaming": [{"workers": 0}, {"workers": 1}],
     "litdata": [{"workers": 0}, {"workers": 1}, {"workers": 2}],
 }
+PREPARED = 512 << 20  # bytes
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
 
@@ -115,6 +116,7 @@ def run(name: str, endpoint: str, data: Path, cache: Path, setting: dict[str, An
 
         declare_torchvision()
         import streaming  # noqa: F401
+    np.ones(PREPARED, dtype=np.uint8)  # taken and given back: pages that were not used lately cost a machine dearly
     began = time.perf_counter()
     loop = make(endpoint, data.name, cache, setting)
     rows = epoch(loop)
@@ -177,9 +179,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="where figures go; those of other latencies stay there")
+    parser.add_argument("--latencies", type=float, nargs="+", default=LATENCIES, help="in seconds")
     parser.add_argument("--search", action="store_true", help="search settings only, and keep them in FOLDER")
     args = parser.parse_args()
+    if missing := lacking(args.folder):
+        parser.error(f"{args.folder} lacks {', '.join(missing)}: run environments.py and compare.py --search first")
     data, kept, log = args.folder / "data-1024", args.folder / "best_from_store.json", args.folder / "server.log"
     if args.search or not kept.exists():
         with serving(args.folder, LATENCIES[0], log) as url:
@@ -188,7 +193,7 @@ def main() -> None:
         return
     found = json.loads(kept.read_text())
     results: dict[str, Any] = {}
-    for latency in LATENCIES:
+    for latency in args.latencies:
         with serving(args.folder, latency, log) as url:
             for turn in range(args.rounds):
                 for name in list(found)[:: 1 if turn % 2 == 0 else -1]:
@@ -197,7 +202,16 @@ def main() -> None:
     print(table(results))
     if args.json:
         about = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine()}
-        args.json.write_text(json.dumps({**about, "settings": found, "results": results}, indent=1) + "\n")
+        before = json.loads(args.json.read_text())["results"] if args.json.exists() else {}
+        content = {**about, "settings": found, "results": {**before, **results}}
+        args.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def lacking(folder: Path) -> list[str]:
+    """Return what the environments and the data of the peers have and a folder has not."""
+    needed = ["data-1024/images.npy", *(f"data-1024/{name}" for name in SETTINGS)]
+    needed += [f"{name}/bin/python" for name in SETTINGS if name != "memload"]
+    return [one for one in needed if not (folder / one).exists()]
 
 
 def table(results: dict[str, Any]) -> str:
