@@ -65,6 +65,7 @@ def test_the_sdist_holds_what_a_build_and_the_tests_need_and_no_build_products(s
         "CMakeLists.txt",
         "pyproject.toml",
         "LICENSE",
+        "NOTICES.txt",
         "csrc/CMakeLists.txt",
         "tests/project/test_wheel.py",
     } <= names
@@ -76,6 +77,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         names = archive.namelist()
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         assert "Requires-Dist: torch" in archive.read(metadata).decode()
+        licences = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
+        assert licences == {"LICENSE", "NOTICES.txt"}
     roots = {name.split("/")[0] for name in names}
     assert roots == {"memload", metadata.split("/")[0]}
     kinds = {Path(name).suffix for name in names if name.startswith("memload/") and not name.endswith("py.typed")}
