@@ -25,6 +25,7 @@ import numpy as np
 
 from memload._core import HugeMemory
 from memload.errors import MemloadError
+from memload.file_locks import is_at
 from memload.memory.refusals import no_memory
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -71,7 +72,7 @@ def shared_arena(key: str, nbytes: int, load: Callable[[Arena], None]) -> Arena:
     """
     sweep()
     path = _folder() / f"{_prefix()}{key}"
-    with _register(path) as lines:
+    with _locked(path, os.O_CREAT) as lines:
         for line in lines.read().splitlines():
             arena = _attached(line, nbytes)
             if arena is not None:
@@ -88,8 +89,7 @@ def shared_arena(key: str, nbytes: int, load: Callable[[Arena], None]) -> Arena:
 def is_shared(key: str, nbytes: int) -> bool:
     """Return whether a living process has the memory of that key; wait for a process that is filling it."""
     try:
-        with (_folder() / f"{_prefix()}{key}").open("r+") as lines:
-            fcntl.flock(lines, fcntl.LOCK_EX)
+        with _locked(_folder() / f"{_prefix()}{key}") as lines:
             return any(_lives(line, nbytes) for line in lines.read().splitlines())
     except FileNotFoundError:
         return False
@@ -113,8 +113,7 @@ def attach(locator: str, nbytes: int) -> Arena:
 def sweep() -> None:
     """Remove the small files that killed processes left behind: those without a living process in them."""
     for path in _folder().glob(f"{_prefix()}*"):
-        with contextlib.suppress(OSError), path.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError), _locked(path, wait=False) as file:
             if not any(_lives(line) for line in file.read().splitlines()):
                 path.unlink()
 
@@ -128,22 +127,25 @@ def _folder() -> Path:
 
 
 @contextlib.contextmanager
-def _register(path: Path) -> Iterator[IO[str]]:
-    """Open and lock the small file; create it if it is missing, or if its last user has just removed it."""
+def _locked(path: Path, creation: int = 0, *, wait: bool = True) -> Iterator[IO[str]]:
+    """Open and lock the small file; open it anew if another process has removed or replaced it before it was locked.
+
+    Args:
+        path: of the file.
+        creation: `os.O_CREAT` makes it if it is missing.
+        wait: whether to wait for the lock.
+
+    Raises:
+        FileNotFoundError: it is missing.
+        BlockingIOError: another process has the lock, for which it was not to wait.
+    """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | creation, 0o600)
         with os.fdopen(descriptor, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_at(file, path):
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_at(file.fileno(), path):
                 yield file
                 return
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
-    except FileNotFoundError:
-        return False
 
 
 def _made(nbytes: int) -> Arena:
@@ -223,8 +225,7 @@ def _leave(path: Path, locator: str) -> None:
     """
     if int(locator.split()[0]) != os.getpid():
         return
-    with contextlib.suppress(OSError), path.open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with contextlib.suppress(OSError), _locked(path, wait=False) as file:
         left = [line for line in file.read().splitlines() if line != locator]
         if not left:
             path.unlink()

@@ -14,6 +14,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from memload.file_locks import is_at
+
 
 class UploadFolder:
     """A new folder for shards that wait to be uploaded; it belongs to the process that made it.
@@ -52,16 +54,10 @@ def _locked(folder: Path) -> int:
         return -1
     with contextlib.suppress(OSError):  # a file system without locks, on which nobody removes it
         fcntl.flock(lock, fcntl.LOCK_EX)  # whoever removes the folder holds it until that is done
-    if _is_at(lock, folder):
+    if is_at(lock, folder):
         return lock
     os.close(lock)
     return -1
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
 
 
 def _remove_if_left(folder: Path) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import MemloadError, WriterBusyError
+from memload.file_locks import is_at
 from memload.formats.paths import check_utf8, hidden_beside, is_remote
 from memload.formats.shards.index import INDEX_NAME
 
@@ -198,15 +199,9 @@ def _take_lock(home: Path, target: Path) -> int:
         except BaseException:
             os.close(lock)
             raise
-        if _is_at(lock, home / "lock"):
+        if is_at(lock, home / "lock"):
             return lock
         os.close(lock)  # a writer removed the file between our open and our flock
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -1,6 +1,7 @@
 """Tiers: wherever rows are kept while they are read, they are the same rows."""
 
 import contextlib
+import fcntl
 import itertools
 import os
 import pickle
@@ -479,6 +480,30 @@ def test_files_that_killed_processes_left_are_removed():
     path.write_text("999999999 3 17\n")
     arenas.sweep()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_file_that_took_the_place_of_one_that_was_opened_stays(monkeypatch, ends):
+    path = arenas._folder() / f"{arenas._prefix()}replaced"
+    locator = f"{os.getpid()} 999 1"
+    path.write_text(f"{locator}\n")
+    flock, files = fcntl.flock, []
+
+    def others_are_faster(file, operation):
+        if not files and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            path.unlink()
+            files.append(path.open("w"))
+            flock(files[0], fcntl.LOCK_EX)  # of a process that loads rows
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", others_are_faster)
+    if ends:
+        arenas._leave(path, locator)
+    else:
+        arenas.sweep()
+    with files[0]:
+        assert path.exists()
+    path.unlink()
 
 
 PREFACE = """
