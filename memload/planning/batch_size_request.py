@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from memload.device.memory import CONTEXT, gpu_memory
-from memload.planning.allocations import HEAP, nbytes_of
+from memload.planning.allocations import nbytes_of
 from memload.planning.gpu_libraries import cublas_workspaces
 from memload.planning.gpus import capability_here, gpu_here_has_bf16, parse_gpu
 from memload.planning.graph_spread import SURE, GraphMeans
-from memload.planning.heap import free_to_take, heap_keeps_tensors, heap_threshold
+from memload.planning.heap import free_to_take, heap_bound, heap_threshold
 from memload.planning.loader_slots import last_batch_of, slots_of
 from memload.planning.memory_budget import StaticBytes
 from memload.planning.model_bytes import ModelBytes, Modules, Optimizers, model_bytes, modules_of, optimizers_of
@@ -166,7 +166,7 @@ def setting_of(
         least=bounds[0],
         most=bounds[1],
         is_free_here=is_free_here,
-        heap=HEAP if is_free_here and heap_keeps_tensors() else 1.0,
+        heap=heap_bound(counts=is_free_here, varies=len(kind.units) > 1),
         threshold=heap_threshold() if is_free_here else 0,
         half=_half_of(target, limit),
         graphs=GraphMeans.of(kind, loader),

@@ -37,6 +37,7 @@ from memload.memory.threads import started
 from memload.planning.allocations import HEAP, Told, is_out_of_memory
 from memload.planning.batch_parts import parts_of_kind
 from memload.planning.curves import Curve
+from memload.planning.heap import heap_bound
 from memload.planning.model_bytes import checked_loss
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches, converted
@@ -67,7 +68,7 @@ def heap_times(
 ) -> float:
     """Return how many times bytes in the heap count for `Curve.in_heap`, so that it gives what steps take here.
 
-    Models are afterwards as before. Where steps of a suitable size cannot be made, it is `HEAP`, the bound.
+    Models are afterwards as before. Where steps of a suitable size cannot be made, it is the bound of `heap_bound`.
 
     Args:
         kind: makes the batches.
@@ -82,18 +83,19 @@ def heap_times(
     def together(*counts: Any) -> int:
         return int(step.at(*counts) + inputs.at(*counts))
 
+    unseen = heap_bound(counts=True, varies=len(kind.units) > 1)
     try:
         batches = _batches(kind, together, min(ALIVE, int(room / _BOUNDS[1])))
         alive, bound = (max((step.in_heap(times, *counts) for counts, _ in batches), default=0) for times in (1, HEAP))
         if bound - alive < LEAST:
-            return HEAP
+            return unseen
         taken = _growth(batches, losses, models, teachers, told, renews=batches_in_heap)
     except ThreadLimitError:
-        return HEAP
+        return unseen
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return HEAP
+        return unseen
     return times_of(LONGER * taken, alive, bound)
 
 

@@ -16,7 +16,7 @@ from memload.planning.batch_size import peak_of
 from memload.planning.batch_size_request import Target, Trained, setting_of
 from memload.planning.curves import MAPPED, Each
 from memload.planning.graph_steps import GraphStep
-from memload.planning.heap import heap_keeps_tensors, heap_threshold, peak_on_cpu
+from memload.planning.heap import HEAP_OF_VARYING, heap_keeps_tensors, heap_threshold, peak_on_cpu
 from memload.planning.library_bytes import RECURRENT, LstmLayer
 from memload.planning.loader_slots import last_batch_of
 from memload.planning.measuring import measured
@@ -231,6 +231,18 @@ def test_a_plan_of_training_counts_the_heap_of_the_environment_it_is_made_in(mon
     assert of_large < activations_of(planned(9_000)) < 1.2 * of_large  # weights' gradients are in the heap
     of_ranks = memload.plan(rows, 10, model=model, device="cpu", ram="16GB", strategy="ddp", world_size=2)
     assert "over ranks is stated for MALLOC_MMAP_THRESHOLD_=262144" in str(of_ranks)
+
+
+def test_a_batch_size_of_graphs_counts_more_of_the_heap_than_one_of_rows(monkeypatch):
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    if not heap_keeps_tensors():
+        pytest.skip("this C library's heap keeps no tensors")
+    net = GraphNet()
+    of_graphs = setting_of(
+        Trained(net, lambda batch: net(batch).sum()), graph_batch(nodes=(5, 7), edges=(12, 9)), Target()
+    )
+    of_rows = setting_of(Trained(nn.Linear(4, 4)), torch.rand(2, 4), Target())
+    assert (of_rows.heap, of_graphs.heap) == (HEAP, HEAP_OF_VARYING)
 
 
 def test_a_plan_of_graphs_counts_what_the_heap_keeps():
