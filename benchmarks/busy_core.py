@@ -1,6 +1,6 @@
 """What is left of the speed when another process keeps one core busy?
 
-FastLoader quiet and disturbed, and the rival (see versus_rival.py) told not to spin at OpenMP's barriers, disturbed.
+FastLoader quiet and disturbed, and the rival (see speed.py) told not to spin at OpenMP's barriers, disturbed.
 """
 
 from __future__ import annotations

@@ -109,9 +109,9 @@ class Bench:
         written.replace(path)  # a run that is stopped meanwhile leaves the figures before
 
 
-def each_case(question: str, measure: Callable[[Bench, Case], None]) -> None:
-    """A script that measures each workload and variant by itself, in five rounds."""
-    bench = Bench(arguments(question, rounds=5, default=("W1", "W2", "W3", "W4")).parse_args())
+def each_case(question: str, measure: Callable[[Bench, Case], None], *, rounds: int = 5) -> None:
+    """A script that measures each workload and variant by itself."""
+    bench = Bench(arguments(question, rounds=rounds, default=("W1", "W2", "W3", "W4")).parse_args())
     with bench.cases() as cases:
         for case in cases:
             measure(bench, case)
