@@ -67,7 +67,7 @@ def test_rows_that_two_places_share_count_once_and_a_shard_that_is_gone_has_none
     for one in tensors.values():
         flip(second, begin + one["data_offsets"][1] - 1)
     found = verified(capsys, tmp_path / "set")[1]
-    assert [(one["shard"], one["rows"] is None) for one in found["damages"]][0] == (first.name, True)
+    assert (found["damages"][0]["shard"], found["damages"][0]["rows"]) == (first.name, None)
     index = json.loads((tmp_path / "set" / "index.json").read_text())
     assert found["damaged_places"] == 3
     assert 0 < found["damaged_rows"]["x"] <= index["shards"][1]["rows"]
@@ -89,7 +89,5 @@ def test_json_of_a_set_that_agrees_has_the_same_keys(tmp_path, capsys):
     memload.write(tmp_path / "set", {"x": torch.zeros(30, 4)}, progress=False)
     status, found = verified(capsys, tmp_path / "set")
     assert status == 0
-    assert found == {
-        **{"path": str(tmp_path / "set"), "agrees": True, "nbytes": 480},
-        **{"damages": [], "damaged_places": 0, "damaged_rows": {}},
-    }
+    assert (found["agrees"], found["nbytes"], found["damages"]) == (True, 480, [])
+    assert (found["damaged_places"], found["damaged_rows"]) == (0, {})
