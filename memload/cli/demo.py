@@ -175,15 +175,13 @@ def compare(path: Path, options: Options, cast: tuple[stock.CastFn, str], pages:
     compared, identical = same_batches(theirs, ours)
     say(f"running both and the ceiling in turn, {options.rounds} rounds")
     ceiling = ours.ceiling()
-    epochs = in_turn(
-        {
-            "stock": lambda: run_epoch(theirs, seconds=_STOCK_SECONDS),
-            "fast": lambda: run_epoch(ours),
-            "ceiling": ceiling.best,
-        },
-        options.rounds,
-        "rounds",
-    )
+    contestants = {
+        "stock": lambda: run_epoch(theirs, seconds=_STOCK_SECONDS),
+        "fast": lambda: run_epoch(ours),
+        "ceiling": ceiling.best,
+    }
+    with bar("rounds", options.rounds * len(contestants), None, unit=" runs") as shown:
+        epochs = in_turn(contestants, options.rounds, shown)
     del ceiling
     names = {"stock": "stock DataLoader", "fast": "memload.FastLoader", "ceiling": "the ceiling"}
     rows = [row_of(title, epochs[name], epochs["ceiling"], memory.get(name)) for name, title in names.items()]

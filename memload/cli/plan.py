@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from memload.cli.by_set import by_set, casts, whole_number
+from memload.cli.charts import check_plot
 from memload.cli.options import stated
 from memload.cli.output import is_json, keep, plain, say
 from memload.cli.prediction import measured
@@ -34,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--log is drawn into a plot: give --plot as well")
     if options.beside and not options.plot:
         raise ValueError("--beside is drawn into a plot: give --plot as well")
+    check_plot(options.plot, "--plot")
     data = _data(options)
     found = _plan(options, data, by_set(options.tier, "--tier"))
     if not is_json(options):
