@@ -250,7 +250,10 @@ def run(args: argparse.Namespace) -> int:
     small = too_small(dataset, args.batch_size)
     lines, whole, memcpy = _measured(dataset, bounded, threads, args)
     text = _told(dataset, bounded, lines, whole)
-    text.append(f"\nPlain memcpy: {memcpy:.1f} GB/s with {threads} threads, batches of {args.batch_size} rows.")
+    text.append(
+        f"\nPlain memcpy: {memcpy:.1f} GB/s with {counted(threads, 'thread')}, batches of "
+        f"{counted(args.batch_size, 'row')}."
+    )
     text += [small] if small else []
     figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
     text += _drawn(dataset, lines, whole, args)
@@ -325,7 +328,8 @@ def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespac
     """Raise ValueError if there is nothing to measure."""
     if len(dataset) < args.batch_size:
         raise ValueError(
-            f"the dataset has {len(dataset):,} rows, and a batch {args.batch_size}: give a smaller --batch-size"
+            f"the dataset has {counted(len(dataset), 'row')}, and a batch {args.batch_size}: give a smaller "
+            "--batch-size"
         )
     if args.ceiling and not bounded:
         raise ValueError(

@@ -81,7 +81,7 @@ def _draw(dataset: Dataset, path: Path) -> Path:
         ]
         for name, cost in rows.items()
     }
-    return save(draw_bars(groups, f"bytes of one of {len(dataset):,} rows"), path)
+    return save(draw_bars(groups, f"bytes of one of {counted(len(dataset), 'row')}"), path)
 
 
 def _reading(field: Field) -> str:
@@ -114,7 +114,7 @@ def _array(path: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     except (FormatError, ValueError) as error:
         why = str(error).removeprefix(f"{Path(path).absolute()}: ").removeprefix(f"{path}: ")
         return {"unfit": why, "text": f"unfit: {why}"}
-    text = f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_reading(field)}"
+    text = f"{counted(field.rows, 'row')} of {describe(field.dtype, field.shape)}; {_reading(field)}"
     return {"rows": field.rows, **of_field(field), "text": text}
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 _VALUE = r"""\[[^]]*\]|\([^)]*\)|\{[^}]*\}|"[^"]*"|'[^']*'|[\w.]*\w"""
-_ARGUMENT = re.compile(rf"(?<![\w./=-])([a-z][a-z_]*)=((?>(?:{_VALUE})?))(?![=/])")
+_ARGUMENT = re.compile(rf"(?<![\w./=-])([a-z][a-z_]*)=(?=((?:{_VALUE})?))\2(?![=/])")
 _ITEM = re.compile(r"""["']([^"']*)["'](?:: *["']?([^"',}]*)["']?)?""")
 _TWICE = re.compile(r"(--[\w-]+)((?: [^\s,()]+)?)(?: \(\1(?:\2)?\)|,? or \1\2(?![\w-]),?)")
 

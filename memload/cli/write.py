@@ -23,6 +23,7 @@ from memload.dataset.recordings.recording import Recording
 from memload.errors import LayoutWarning
 from memload.formats.shards.part_terms import PartNumber
 from memload.images.writing import write_images
+from memload.sizes import counted
 from memload.writing.masks import load_array
 from memload.writing.parts import WrittenPart, write_share
 from memload.writing.write import write
@@ -85,7 +86,7 @@ def _recordings(options: argparse.Namespace) -> list[Path]:
 def _write_images(options: argparse.Namespace) -> Dataset:
     given = _given(options, _OF_SOURCES)
     if len(options.paths) != 1 or given:
-        surplus = given or [f"{len(options.paths)} paths"]
+        surplus = given or [counted(len(options.paths), "path")]
         raise ValueError(f"with --images, expected only the directory to make, got {', '.join(surplus)}")
     return write_images(
         options.paths[0],

@@ -14,6 +14,7 @@ from memload._core import Column, Storage
 from memload.columns.fields import Field, check_size
 from memload.dtypes import from_numpy_dtype
 from memload.errors import FormatError
+from memload.sizes import counted
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def _check_length(what: str, header: int, rows: int, row_bytes: int, found: int)
     if found != expected:
         kind = "cut short" if found < expected else "longer than its header says (several arrays in one file?)"
         raise FormatError(
-            f"{what}: {kind}: {rows} rows of {row_bytes} bytes after a header of {header} make {expected} bytes, "
+            f"{what}: {kind}: {counted(rows, 'row')} of {row_bytes} bytes after a header of {header} make {expected} "
+            "bytes, "
             f"but the file has {found}: get it again, or save it anew"
         )

@@ -245,7 +245,7 @@ class _Verification:
             stated = shard.checksums[tensor]
             bad = [k for k, (got, want) in enumerate(zip(sums, stated, strict=True)) if got != want]
             if bad:
-                what = f"the checksum differs, of {len(bad)} of {len(stated)} blocks"
+                what = f"the checksum differs, of {len(bad)} of {counted(len(stated), 'block')}"
                 rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
                 places = range(self._first_row + rows.start, self._first_row + rows.stop)
                 self.damages.append(Damage(shard.file, what, name, places))
