@@ -241,9 +241,9 @@ def run(args: argparse.Namespace) -> int:
     """Run `memload bench`."""
     check_options(args)
     how = stated(args)
-    if how and not args.path:
+    if how and args.path is None:
         raise ValueError(f"--{next(iter(how)).replace('_', '-')} says how a path is opened, and none is given")
-    dataset = memload.open(args.path, **how) if args.path else images(args.size * 1_000_000)
+    dataset = images(args.size * 1_000_000) if args.path is None else memload.open(args.path, **how)
     threads = args.threads or default_threads()
     bounded = with_ceiling(dataset)
     check_rows(dataset, bounded, args)

@@ -39,6 +39,8 @@ class Fact:
 
 def run(args: argparse.Namespace) -> int:
     """Run `memload doctor`."""
+    if not args.folder.is_dir():
+        raise FileNotFoundError(f"--folder {args.folder}: no such folder; name one that is there")
     found = []
     for fact in facts(args.folder):
         found.append(fact)
@@ -60,8 +62,6 @@ def facts(folder: Path) -> Iterator[Fact]:
     yield huge_page_fact(budget.huge_pages())
     yield memory_fact(budget.memory())
     yield lock_fact(budget.memlock_limit(), root=os.geteuid() == 0)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; --folder names one that is there")
     yield disk_fact(folder, budget.disk_free(folder))
     yield from gpu_facts()
 

@@ -74,6 +74,8 @@ def _chosen(given: Sequence[str]) -> argparse.Namespace:
     chosen, further = parser().parse_known_args(given)
     if further and (not hasattr(chosen, "paths") or any(text.startswith("-") for text in further)):
         chosen.fail(f"unrecognized arguments: {' '.join(further)}")
+    if "" in (getattr(chosen, name, None) for name in ("path", "root")):
+        chosen.fail("the path is empty; the current folder is '.'")
     if further:  # paths after an option between paths
         chosen.paths += further
     return chosen

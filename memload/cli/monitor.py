@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
         answer(args, drawn, {"log": args.plot, "drawn": drawn})
         return 0
     if not args.interval > 0 or (args.count is not None and args.count < 1):
-        raise ValueError("--interval is a number of seconds above 0, --count a number of samples, at least 1")
+        got = f"--interval {args.interval:g}" if not args.interval > 0 else f"--count {args.count}"
+        raise ValueError(f"--interval is a number of seconds above 0, --count a number of samples from 1; got {got}")
     return _watch(args)
 
 

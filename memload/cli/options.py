@@ -12,6 +12,7 @@ from typing import Any
 from memload.cli.write_options import add_decoded, add_images
 from memload.engine.tiers.tier import Tier
 from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
+from memload.sizes import parse_size
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -407,6 +408,16 @@ def stated(options: argparse.Namespace) -> dict[str, Any]:
     given |= {"row_field": options.row_field, "file_field": options.file_field}
     trust = {"trust": True} if options.trust else {}
     return {name: value for name, value in given.items() if value is not None} | trust
+
+
+def sized(text: str | None, option: str) -> str | None:
+    """Return the value of an option that is a size, such as "512MB", unchanged. Raises ValueError if it is none."""
+    if text is not None:
+        try:
+            parse_size(text)
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+    return text
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 _VALUE = r"""\[[^]]*\]|\([^)]*\)|\{[^}]*\}|"[^"]*"|'[^']*'|[\w.]*\w"""
 _ARGUMENT = re.compile(rf"(?<![\w./=-])([a-z][a-z_]*)=(?=((?:{_VALUE})?))\2(?![=/])")
+_SUBJECT = re.compile(r"^([a-z][a-z_]*)(?= (?:is|must|takes)\b)")
 _ITEM = re.compile(r"""["']([^"']*)["'](?:: *["']?([^"',}]*)["']?)?""")
 _TWICE = re.compile(r"(--[\w-]+)((?: [^\s,()]+)?)(?: \(\1(?:\2)?\)|,? or \1\2(?![\w-]),?)")
 
@@ -28,14 +29,19 @@ def in_options(text: str, options: Collection[str], given: Sequence[str] = ()) -
         >>> in_options("as in cast={'data': 'bfloat16'}; append=True, or --append, adds", ["--cast", "--append"])
         'as in --cast data=bfloat16; --append adds'
     """
-    calls = _in_calls(text)
 
     def said(found: re.Match[str]) -> str:
-        option, place = f"--{found[1].replace('_', '-')}", found.start()
-        stays = option not in options or calls[place] or any(text.startswith(word, place) for word in given)
+        option, place = _named(found[1]), found.start()
+        stays = option not in options or calls[place] or any(begun.startswith(word, place) for word in given)
         return found[0] if stays else _said(option, found[2])
 
-    return _TWICE.sub(r"\1\2", _ARGUMENT.sub(said, text))
+    begun = _SUBJECT.sub(lambda found: option if (option := _named(found[1])) in options else found[1], text)
+    calls = _in_calls(begun)
+    return _TWICE.sub(r"\1\2", _ARGUMENT.sub(said, begun))
+
+
+def _named(argument: str) -> str:
+    return f"--{argument.replace('_', '-')}"
 
 
 def _said(option: str, value: str) -> str:

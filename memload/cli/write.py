@@ -13,7 +13,7 @@ from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
 from memload.cli.decoded import decoder_of, size_of
 from memload.cli.described import described
-from memload.cli.options import WRITE_USAGE, stated
+from memload.cli.options import WRITE_USAGE, sized, stated
 from memload.cli.output import answer, plain
 from memload.cli.recordings import described as described_recording
 from memload.cli.recordings import recordings_at, write_all
@@ -166,7 +166,7 @@ def _codec(options: argparse.Namespace) -> Any:
 
 def _of_target(options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "shard_bytes": options.shard_bytes,
+        "shard_bytes": sized(options.shard_bytes, "--shard-bytes"),
         "resume": not options.anew,
         "progress": False if options.quiet else None,
     }
@@ -239,6 +239,9 @@ def _rows(text: str, length: int) -> Any:
         parts = [int(part) if part else None for part in text.split(":")]
         if not 2 <= len(parts) <= 3:
             raise ValueError
-        return range(*slice(*parts).indices(length))
+        rows = range(*slice(*parts).indices(length))
     except ValueError:
         raise ValueError(f"--rows: expected a slice such as 0:1000, or a .npy file, got {text!r}") from None
+    if not rows:
+        raise ValueError(f"--rows {text} is none of the {counted(length, 'row')}, which count from 0")
+    return rows

@@ -95,7 +95,9 @@ def _read_header(what: str, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.d
     except FormatError:
         raise
     except Exception as error:  # numpy evaluates the header as Python text: what that raises depends on the garbage
-        raise FormatError(f"{what}: not a .npy file with a valid header ({error})") from error
+        raise FormatError(
+            f"{what}: not a .npy file with a valid header ({error}): get it again, or save it anew"
+        ) from error
     if not all(type(side) is int and 0 <= side < 2**63 for side in shape):
         raise FormatError(f"{what}: the header states the shape {shape}")
     return shape, fortran, dtype

@@ -101,7 +101,9 @@ def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
     images = [name for name in names if name.lower().endswith(IMAGES)]
     others = [name for name in names if not name.lower().endswith(IMAGES)]
     if not images:
-        raise ValueError(f"{place}: no JPEG or PNG file in it ({counted(len(others), 'other')})")
+        raise ValueError(
+            f"{place}: no JPEG or PNG file in it ({counted(len(others), 'other')}); give the folder that has them"
+        )
     counts = Counter(map(stem_of, images))
     duplicates = [name for name in images if counts[stem_of(name)] > 1]
     if duplicates:

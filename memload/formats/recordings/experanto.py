@@ -135,8 +135,8 @@ def _add_screen(found: Found, name: str, folder: Path, meta: Mapping[str, Any]) 
     frames = _frames(folder, shown)
     if frames.rows != len(times):
         raise FormatError(
-            f"{counted(len(shown), 'file has', 'files have')} {counted(frames.rows, 'frame')}, and the timestamps are "
-            f"{len(times):,}"
+            f"{counted(len(shown), 'file has', 'files have')} {counted(frames.rows, 'frame')}, and "
+            f"{counted(len(times), 'timestamp is', 'timestamps are')} there"
         )
     # A frame stays until the next one.
     clock = Clock(timestamps=times, gap=max(1.0, 2 * float(np.ptp(times))))

@@ -80,7 +80,9 @@ def _merged(
 ) -> ShardIndex:
     """Return the index of the whole set, after checking all parts."""
     if not complete and not begun:
-        raise FileNotFoundError(f"{folder.target}: no parts of a set are here; memload.write_part writes them")
+        raise FileNotFoundError(
+            f"{folder.target}: no parts of a set are here; `memload write --part`, or memload.write_part, writes them"
+        )
     count = _count(folder.target, complete, begun, parts)
     _check_missing(folder.target, count, complete, begun)
     found = [part for part in folder.read_all(complete) if part is not None]
