@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if chosen.traceback:
             raise
-        said = in_options(_one_line(error, chosen.command), _options_in(chosen.help()), given)
+        said = in_options(_one_line(error, chosen.command), _options_in(chosen.usage()), given)
         print(f"memload: {said}", file=sys.stderr)
         return 1 if isinstance(error, ChecksumError) else 2
 
@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")
         command.add_arguments(subparser)
-        subparser.set_defaults(command=name, fail=subparser.error, help=subparser.format_help)
+        subparser.set_defaults(command=name, fail=subparser.error, usage=subparser.format_help)
     return root
 
 
