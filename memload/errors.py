@@ -73,11 +73,12 @@ class Damage:
 
 
 class ChecksumError(MemloadError, ValueError):
-    """Bytes differ from those that were written; `damages` lists each place."""
+    """Bytes differ from those that were written; `damages` lists each place, `nbytes` is how many bytes were read."""
 
-    def __init__(self, message: str, damages: Sequence[Damage] = ()) -> None:
+    def __init__(self, message: str, damages: Sequence[Damage] = (), *, nbytes: int = 0) -> None:
         super().__init__(message)
         self.damages = tuple(damages)
+        self.nbytes = nbytes
 
 
 class ShardReadError(MemloadError, OSError):

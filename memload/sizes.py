@@ -1,4 +1,4 @@
-"""Byte counts, and the sides of images, as people write and read them."""
+"""Counts, those of bytes, and the sides of images, as people write and read them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,16 @@ def format_size(nbytes: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} TB" if size < 999.5 else f"{size:,.0f} TB"
+
+
+def counted(count: int, one: str, several: str | None = None) -> str:
+    """Return a count and what is counted, for reading; `several` is that for any count but 1, by default with an "s".
+
+    Example:
+        >>> counted(1, "row"), counted(2000, "row"), counted(1, "file is", "files are")
+        ('1 row', '2,000 rows', '1 file is')
+    """
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def sides_of(name: str, given: int | Sequence[int] | None) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 _STARVED = 0.1  # of the wall time: above this share, waiting is worth a sentence
 # From these shares on the disk is the limit: of the time to gather, in pieces for which it was read; and of the bytes,
@@ -174,6 +174,7 @@ class LoaderStats:
     def __str__(self) -> str:
         wall = max(self.wall_seconds, 1e-9)
         return (
-            f"{self.batches} batches, {self.rows} rows, {format_size(self.bytes_out)} in {self.wall_seconds:.2f} s "
+            f"{counted(self.batches, 'batch', 'batches')}, {counted(self.rows, 'row')}, "
+            f"{format_size(self.bytes_out)} in {self.wall_seconds:.2f} s "
             f"({format_size(self.bytes_out / wall)}/s). {self.limit} {self.advice}".rstrip()
         )

@@ -15,6 +15,7 @@ import torch
 
 from memload.columns.ragged_forms import Padded, Ragged, RaggedArray, joined, ragged_type
 from memload.dtypes import refuse_masked
+from memload.sizes import counted
 
 Per = Literal["row", "graph", "node", "edge"]
 PER: tuple[Per, ...] = ("row", "graph", "node", "edge")
@@ -96,8 +97,8 @@ class Returned:
         found = _count(value)
         if found != rows:
             raise ValueError(
-                f"{where}: the function returned {_described(value, found)} for {name!r}; expected results for {rows} "
-                f"rows{_hint(value, counts)}"
+                f"{where}: the function returned {_described(value, found)} for {name!r}; expected results for "
+                f"{counted(rows, 'row')}{_hint(value, counts)}"
             )
         if isinstance(value, torch.Tensor) and per is None:
             self._check_sure(name, rows, counts, where)
@@ -213,7 +214,8 @@ def _count(value: Any) -> int | None:
 def _described(value: Any, found: int | None) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return f"{found} texts" if isinstance(value, list) else f"{found} rows of different length"
+    rows = found or 0
+    return counted(rows, "text") if isinstance(value, list) else f"{counted(rows, 'row')} of different length"
 
 
 def _on_cpu(value: Any) -> Any:

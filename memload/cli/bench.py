@@ -20,17 +20,20 @@ from memload import _core
 from memload.casts.native import image_shape
 from memload.casts.rule import Affine, Cast, native_arithmetic
 from memload.cli.bench_report import BenchLine, chart, page, write_page
-from memload.cli.charts import check_ending, save
+from memload.cli.charts import check_plot, save
 from memload.cli.doctor import facts
 from memload.cli.measure import Epoch, Spread, in_turn, machine, memcpy_gb_per_second, ratio, run_epoch
-from memload.cli.output import answer
+from memload.cli.options import stated
+from memload.cli.output import answer, check_folder_of
 from memload.columns.fields import AnyColumn
 from memload.dataset.dataset import Dataset
 from memload.dtypes import code_of
 from memload.engine.readers import resolve
 from memload.loader.fast_loader import FastLoader
-from memload.memory.budget import default_threads
+from memload.memory.budget import default_threads, last_level_cache
 from memload.monitoring.plots import new_figure
+from memload.progress import Bar, bar
+from memload.sizes import counted, format_size
 
 Casts = Mapping[str, Cast]
 
@@ -41,6 +44,8 @@ next, the number of runs, and where the first begins in each planned row, in byt
 VARIANTS: dict[str, torch.dtype | None] = {"raw": None, "f32": torch.float32, "bf16": torch.bfloat16}
 
 _IMAGE = (425, 425, 3)
+_LEAST_BYTES, _LEAST_BATCHES = 64_000_000, 8  # below these the start of a pass takes a part of it that counts
+_BAR_AFTER = 1.0  # seconds
 
 
 class GatherCeiling:
@@ -224,47 +229,84 @@ def check_options(args: argparse.Namespace) -> None:
         given = getattr(args, name)
         if given is not None and given < 1:
             raise ValueError(f"--{name.replace('_', '-')} is a number from 1, got {given}")
-    for option in ("plot", "report"):
-        check_folder_of(getattr(args, option), f"--{option}")
-    check_ending(args.plot, "--plot")
+    check_plot(args.plot, "--plot")
+    check_folder_of(args.report, "--report")
     if args.report and args.report.suffix not in (".html", ".htm"):
         raise ValueError(f"--report {args.report}: the page is HTML; end its name in .html")
-    if args.plot or args.report:
+    if args.report:
         new_figure(1, 1)  # raises where matplotlib is missing
-
-
-def check_folder_of(file: Path | None, option: str) -> None:
-    """Raise FileNotFoundError if the folder of `file`, the value of an option, does not exist."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{option} {file}: there is no folder {file.absolute().parent}")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run `memload bench`."""
     check_options(args)
-    dataset = memload.open(args.path) if args.path else images(args.size * 1_000_000)
+    how = stated(args)
+    if how and args.path is None:
+        raise ValueError(f"--{next(iter(how)).replace('_', '-')} says how a path is opened, and none is given")
+    dataset = images(args.size * 1_000_000) if args.path is None else memload.open(args.path, **how)
     threads = args.threads or default_threads()
     bounded = with_ceiling(dataset)
     check_rows(dataset, bounded, args)
-    lines, whole = [], []
-    text: list[str] = []
-    if bounded:
-        part = dataset if len(bounded) == len(dataset.fields) else dataset.as_tuple(*bounded)
-        lines = [measure(name, part, dtype, threads, args) for name, dtype in VARIANTS.items()]
-        text += [f"Fields with a ceiling: {', '.join(bounded)}."] if part is not dataset else []
-        text.append(table(lines))
-    if len(bounded) < len(dataset.fields):
-        others = [f"{name} ({field.described})" for name, field in dataset.fields.items() if name not in bounded]
-        text.append(f"Without a ceiling, since rows differ in length, are compressed or empty: {', '.join(others)}.")
-        if not args.ceiling:
-            whole = [measure_whole(name, dataset, dtype, threads, args) for name, dtype in VARIANTS.items()]
-            text.append(f"All fields:\n{table(whole)}")
-    memcpy = memcpy_gb_per_second(threads)
-    text.append(f"\nPlain memcpy: {memcpy:.1f} GB/s with {threads} threads, batches of {args.batch_size} rows.")
+    small = too_small(dataset, args.batch_size)
+    lines, whole, memcpy = _measured(dataset, bounded, threads, args)
+    text = _told(dataset, bounded, lines, whole)
+    text.append(
+        f"\nPlain memcpy: {memcpy:.1f} GB/s with {counted(threads, 'thread')}, batches of "
+        f"{counted(args.batch_size, 'row')}."
+    )
+    text += [small] if small else []
     figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
     text += _drawn(dataset, lines, whole, args)
-    answer(args, "\n".join(text), {**figures, "lines": lines, "all_fields": whole})
+    answer(args, "\n".join(text), {**figures, "lines": lines, "all_fields": whole, "too_small": small})
     return 0
+
+
+def too_small(dataset: Dataset, batch_size: int) -> str | None:
+    """Return why figures of a dataset say little about a large one, and what it would take; None if they do not.
+
+    Starting a pass takes a fixed time, and rows that fit into the processor's cache are not read from memory.
+    """
+    batches, least = len(dataset) // batch_size, max(_LEAST_BYTES, 2 * (last_level_cache() or 0))
+    if batches >= _LEAST_BATCHES and dataset.nbytes >= least:
+        return None
+    smaller = " or a smaller --batch-size" if batches < _LEAST_BATCHES else ""
+    return (
+        f"Too small to measure: {counted(batches, 'batch', 'batches')}, {format_size(dataset.nbytes)} in all, so that "
+        f"the start of a pass and the processor's cache count; give a set of {format_size(least)} and "
+        f"{_LEAST_BATCHES} batches or more{smaller}."
+    )
+
+
+def _measured(
+    dataset: Dataset, bounded: Sequence[str], threads: int, args: argparse.Namespace
+) -> tuple[list[BenchLine], list[BenchLine], float]:
+    """Return the lines of the fields with a ceiling, those of all fields if some have none, and the rate of memcpy."""
+    all_fields = len(bounded) < len(dataset.fields) and not args.ceiling
+    runs = (args.rounds + 1) * len(VARIANTS) * ((3 - args.ceiling) * bool(bounded) + all_fields)
+    lines, whole = [], []
+    with bar("bench", runs, None, unit=" runs", after=_BAR_AFTER) as shown:
+        if bounded:
+            part = dataset if len(bounded) == len(dataset.fields) else dataset.as_tuple(*bounded)
+            lines = [measure(name, part, dtype, threads, args, shown) for name, dtype in VARIANTS.items()]
+        if all_fields:
+            whole = [measure_whole(name, dataset, dtype, threads, args, shown) for name, dtype in VARIANTS.items()]
+        return lines, whole, memcpy_gb_per_second(threads)
+
+
+def _told(
+    dataset: Dataset, bounded: Sequence[str], lines: Sequence[BenchLine], whole: Sequence[BenchLine]
+) -> list[str]:
+    text = []
+    others = [f"{name} ({field.described})" for name, field in dataset.fields.items() if name not in bounded]
+    if bounded and others:
+        text.append(f"Fields with a ceiling: {', '.join(bounded)}.")
+    if lines:
+        text.append(table(lines))
+    if others:
+        text.append(f"Without a ceiling, since rows differ in length, are compressed or empty: {', '.join(others)}.")
+    if whole:
+        text.append(f"All fields:\n{table(whole)}")
+    return text
 
 
 def _drawn(
@@ -286,7 +328,8 @@ def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespac
     """Raise ValueError if there is nothing to measure."""
     if len(dataset) < args.batch_size:
         raise ValueError(
-            f"the dataset has {len(dataset):,} rows, and a batch {args.batch_size}: give a smaller --batch-size"
+            f"the dataset has {counted(len(dataset), 'row')}, and a batch {args.batch_size}: give a smaller "
+            "--batch-size"
         )
     if args.ceiling and not bounded:
         raise ValueError(
@@ -308,18 +351,19 @@ def _loader(dataset: Dataset, casts: Casts, threads: int, args: argparse.Namespa
 
 
 def measure_whole(
-    variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: int, args: argparse.Namespace
+    variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: int, args: argparse.Namespace, shown: Bar
 ) -> BenchLine:
     """Run one variant with all fields, without a ceiling."""
     loader = _loader(dataset, casts_of(dataset, dtype), threads, args)
-    run_epoch(loader)  # warms up
-    epochs = in_turn({"loader": lambda: run_epoch(loader)}, args.rounds, f"{variant}, all fields")["loader"]
+    contestants = {"loader": lambda: run_epoch(loader)}
+    in_turn(contestants, 1, shown)  # warms up
+    epochs = in_turn(contestants, args.rounds, shown)["loader"]
     rates = Spread.of(epoch.rate for epoch in epochs)
     return BenchLine(variant, None, None, Spread.of(epoch.gb_per_second for epoch in epochs).median, rates, None)
 
 
 def measure(
-    variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: int, args: argparse.Namespace
+    variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: int, args: argparse.Namespace, shown: Bar
 ) -> BenchLine:
     """Run one variant in turn with the ceiling's two kinds of stores."""
     casts = casts_of(dataset, dtype)
@@ -331,8 +375,8 @@ def measure(
     if not args.ceiling:
         loader = _loader(dataset, casts, threads, args)
         contestants["loader"] = lambda: run_epoch(loader)
-    in_turn(contestants, 1)  # warms up
-    epochs = in_turn(contestants, args.rounds, variant)
+    in_turn(contestants, 1, shown)  # warms up
+    epochs = in_turn(contestants, args.rounds, shown)
     rates = {name: [epoch.rate for epoch in runs] for name, runs in epochs.items()}
     best = [max(pair) for pair in zip(rates["ordinary"], rates["streaming"], strict=True)]
     row_bytes = ceiling.batch_bytes / args.batch_size

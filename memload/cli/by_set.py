@@ -54,8 +54,9 @@ def casts(given: Sequence[str] | None, option: str, data: Any) -> dict[str, Any]
         of, _, field = name.rpartition(":")
         if "=" in text and not field:
             raise ValueError(f"{option}: expected [[SET:]NAME=]DTYPE such as stim=bfloat16, got {text!r}")
+        cast = cast_of(wanted, option)
         fields = [field] if field else _floating(data, option, text)
-        found.setdefault(of, {}).update(dict.fromkeys(fields, cast_of(wanted, option)))
+        found.setdefault(of, {}).update(dict.fromkeys(fields, cast))
     if list(found) == [""]:
         return found[""]
     if not isinstance(data, dict):
@@ -90,6 +91,7 @@ def _floating(data: Any, option: str, text: str) -> list[str]:
     found = [name for name, dtype in dtypes.items() if dtype.is_floating_point]
     if not found:
         raise ValueError(
-            f"{option}: no field is floating: name the field that becomes {text}, as in {next(iter(dtypes))}={text}"
+            f"{option} without a name is for floating fields, and no field is: name it, as in {option} "
+            f"{next(iter(dtypes))}={text}; the fields are {', '.join(dtypes)}"
         )
     return found

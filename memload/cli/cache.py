@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from memload.caching.cache_files import Entry, entries, remove
 from memload.cli.output import answer, is_json, keep
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder, held_bytes, is_folder
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,10 +37,10 @@ def _listed(root: str, found: list[Entry]) -> Iterator[str]:
     width = max((len(entry.name) for entry in found), default=0)
     for entry in found:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
-        what = f"{entry.rows:>12,} rows" if entry.complete else f"{'unfinished':>17}"
+        what = f"{counted(entry.rows, 'row'):>17}" if entry.complete else f"{'unfinished':>17}"
         yield f"{entry.name:{width}}  {what}  {format_size(entry.nbytes):>8}  {made}  {entry.function}".rstrip()
     total = format_size(sum(entry.nbytes for entry in found))
-    yield f"{root}: {len(found)} entr{'y' if len(found) == 1 else 'ies'}, {total}"
+    yield f"{root}: {counted(len(found), 'entry', 'entries')}, {total}"
 
 
 def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:
@@ -67,7 +67,7 @@ def _run_on_sets(options: argparse.Namespace) -> int:
             f"{one.key}  {format_size(held[one.key]):>8} of {format_size(one.nbytes):>8}  {one.url}" for one in found
         ]
         total = format_size(sum(held.values()))
-        lines.append(f"{options.root}: {len(found)} set{'s' * (len(found) != 1)}, {total}")
+        lines.append(f"{options.root}: {counted(len(found), 'set')}, {total}")
         listed = [{"name": one.key, "url": one.url, "nbytes": held[one.key], "set_nbytes": one.nbytes} for one in found]
         answer(options, "\n".join(lines), {"path": options.root, "entries": listed})
         return 0

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from memload.cli.output import check_folder_of
 from memload.monitoring.plots import new_figure, with_ending
 
 GREY, OURS, THEIRS, BOUND = "#808080", "#0072B2", "#E69F00", "#999999"
 """Text; what is shown; what it is compared with; a bound. The colours are of Okabe and Ito's palette."""
-
-ENDINGS = ("", ".png", ".svg", ".pdf")
-"""Of images that are written; without one it is ".png"."""
 
 _INCH_PER_BAR = 0.34
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "memload", "font.family": "sans-serif", "font.size": 10}
@@ -63,10 +61,20 @@ def svg_of(figure: Any) -> str:
     return written.getvalue()
 
 
-def check_ending(path: Path | None, option: str) -> None:
-    """Raise ValueError if no image can be written to a path, the value of an option, because of its ending."""
-    if path is not None and path.suffix not in ENDINGS:
-        raise ValueError(f"{option} {path}: an image ends in {', '.join(ENDINGS[1:])}")
+def check_plot(path: Path | None, option: str) -> None:
+    """Raise an error if no plot can be written to a path, the value of an option, before minutes of work.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: matplotlib writes no such files.
+        FileNotFoundError: the folder does not exist.
+    """
+    if path is None:
+        return
+    check_folder_of(path, option)
+    figure = new_figure(1, 1)
+    if with_ending(path).suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise ValueError(f"{option} {path}: an image ends in .png, .svg, .pdf, or another that matplotlib writes")
 
 
 def save(figure: Any, path: str | os.PathLike[str]) -> Path:

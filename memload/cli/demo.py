@@ -43,7 +43,7 @@ from memload.cli.output import answer, is_json
 from memload.loader.fast_loader import FastLoader
 from memload.memory import budget
 from memload.progress import bar
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 SIDE = 425
 RESPONSES = 256
@@ -92,8 +92,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.crops < 2 * self.batch_size or self.rounds < 1:
             raise ValueError(
-                f"the demo needs at least 1 round and two batches of crops; got {self.rounds} rounds and "
-                f"{self.crops} crops in batches of {self.batch_size}"
+                f"the demo needs at least 1 round and two batches of crops; got {counted(self.rounds, 'round')} and "
+                f"{counted(self.crops, 'crop')} in batches of {self.batch_size}"
             )
 
 
@@ -173,17 +173,15 @@ def compare(path: Path, options: Options, cast: tuple[stock.CastFn, str], pages:
     memory = {name: peak_of(loop) for name, loop in (("stock", theirs), ("fast", ours))}
     say("comparing batch by batch")
     compared, identical = same_batches(theirs, ours)
-    say(f"running both and the ceiling in turn, {options.rounds} rounds")
+    say(f"running both and the ceiling in turn, {counted(options.rounds, 'round')}")
     ceiling = ours.ceiling()
-    epochs = in_turn(
-        {
-            "stock": lambda: run_epoch(theirs, seconds=_STOCK_SECONDS),
-            "fast": lambda: run_epoch(ours),
-            "ceiling": ceiling.best,
-        },
-        options.rounds,
-        "rounds",
-    )
+    contestants = {
+        "stock": lambda: run_epoch(theirs, seconds=_STOCK_SECONDS),
+        "fast": lambda: run_epoch(ours),
+        "ceiling": ceiling.best,
+    }
+    with bar("rounds", options.rounds * len(contestants), None, unit=" runs") as shown:
+        epochs = in_turn(contestants, options.rounds, shown)
     del ceiling
     names = {"stock": "stock DataLoader", "fast": "memload.FastLoader", "ceiling": "the ceiling"}
     rows = [row_of(title, epochs[name], epochs["ceiling"], memory.get(name)) for name, title in names.items()]
@@ -348,8 +346,8 @@ def table(result: Result) -> str:
             *text,
             "",
             f"FastLoader is {result.speedup.median:.1f} times as fast ({result.speedup.low:.1f} to "
-            f"{result.speedup.high:.1f}, {result.speedup.count} rounds in turn); "
-            f"{result.batches_compared} batches compared: {verdict}.",
+            f"{result.speedup.high:.1f}, {counted(result.speedup.count, 'round')} in turn); "
+            f"{counted(result.batches_compared, 'batch', 'batches')} compared: {verdict}.",
             f"Stock at its best here: {result.stock_setting}. Plain memcpy: {result.memcpy_gb_per_second:.1f} GB/s.",
             "Both hand out float32 crops as (B, C, H, W), shuffled from the same seed; the ceiling leaves pixels in",
             "their stored order. FastLoader keeps its slots between epochs (persistent_workers=True), as the ceiling",

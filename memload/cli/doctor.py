@@ -19,6 +19,7 @@ from memload.device.memory import gpu_memories
 from memload.device.numa import node_of_pci, numa_nodes, pci_address
 from memload.device.torch_interface import torch_interface
 from memload.memory import budget
+from memload.sizes import counted
 
 _NAME, _VALUE = 16, 34  # characters of the columns, a space at the end included
 _NBYTES = "loader.nbytes says beforehand what a loader takes of it"
@@ -38,6 +39,8 @@ class Fact:
 
 def run(args: argparse.Namespace) -> int:
     """Run `memload doctor`."""
+    if not args.folder.is_dir():
+        raise FileNotFoundError(f"--folder {args.folder}: no such folder; name one that is there")
     found = []
     for fact in facts(args.folder):
         found.append(fact)
@@ -59,8 +62,6 @@ def facts(folder: Path) -> Iterator[Fact]:
     yield huge_page_fact(budget.huge_pages())
     yield memory_fact(budget.memory())
     yield lock_fact(budget.memlock_limit(), root=os.geteuid() == 0)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; --folder names one that is there")
     yield disk_fact(folder, budget.disk_free(folder))
     yield from gpu_facts()
 
@@ -69,7 +70,7 @@ def cpu_fact(cpus: budget.Cpus) -> Fact:
     """Return the number of threads that gather, and the limits that set it."""
     quota = "no quota" if cpus.quota is None else f"a quota of {cpus.quota:g}"
     value = f"{cpus.usable} (affinity {cpus.affinity}, {quota})"
-    return Fact("CPUs", value, f"a loader gathers with {cpus.usable} threads unless threads= says otherwise")
+    return Fact("CPUs", value, f"a loader gathers with {counted(cpus.usable, 'thread')} unless threads= says otherwise")
 
 
 def isa_fact(isas: list[str]) -> Fact:
@@ -82,7 +83,7 @@ def memcpy_fact(threads: int) -> Fact:
     rate = memcpy_gb_per_second(threads)
     low = "; slow: a noisy neighbour or a small virtual machine" if rate < 4 else ""
     meaning = "about the highest rate of uncast rows in memory beyond the cache"
-    return Fact("memcpy", f"{rate:.1f} GB/s with {threads} threads", f"{meaning}{low}")
+    return Fact("memcpy", f"{rate:.1f} GB/s with {counted(threads, 'thread')}", f"{meaning}{low}")
 
 
 def cache_fact(nbytes: int | None) -> Fact:

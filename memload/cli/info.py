@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from memload.cli.charts import BOUND, Bar, check_ending, draw_bars, save
+from memload.cli.charts import BOUND, Bar, check_plot, draw_bars, save
 from memload.cli.described import described, of_field
 from memload.cli.matlab import matlab_at, variables_at
 from memload.cli.options import stated
@@ -19,7 +20,9 @@ from memload.dataset.opening import open  # noqa: A004 - memload's own
 from memload.errors import FormatError, LayoutWarning
 from memload.formats.costs import cost_of
 from memload.formats.formats import Stated, names_at
-from memload.sizes import format_size
+from memload.formats.keyed_paths import places_of
+from memload.formats.paths import is_remote
+from memload.sizes import counted, format_size
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     not form one dataset, each is listed by itself, also those that cannot be read.
     """
     given = stated(options)
-    check_ending(options.plot, "--plot")
+    check_plot(options.plot, "--plot")
     if not given and (recorded := recordings_at(options.path)):
         answer(options, *info_of(recorded, options))
         return 0
@@ -40,11 +43,14 @@ def run(options: argparse.Namespace) -> int:
         warnings.simplefilter("always", LayoutWarning)
         try:
             dataset = open(options.path, **given)
-        except (FormatError, ValueError):
-            arrays = _arrays(options.path, given)
+        except (FormatError, ValueError) as error:
+            places = _places(options.path)
+            if len(places) > 1:
+                raise ValueError(f"{error}{_each_of(options.path, places)}") from error
+            arrays = _arrays(places, given)
             if not arrays:
                 raise
-            text, document = _told_arrays(options.path[0], arrays), {"paths": options.path, "arrays": arrays}
+            text, document = _told_arrays(str(places[0]), arrays), {"paths": options.path, "arrays": arrays}
         else:
             text, document = _told(dataset), {"paths": options.path, "files": _files(dataset), **described(dataset)}
             if options.plot:
@@ -75,7 +81,7 @@ def _draw(dataset: Dataset, path: Path) -> Path:
         ]
         for name, cost in rows.items()
     }
-    return save(draw_bars(groups, f"bytes of one of {len(dataset):,} rows"), path)
+    return save(draw_bars(groups, f"bytes of one of {counted(len(dataset), 'row')}"), path)
 
 
 def _reading(field: Field) -> str:
@@ -83,12 +89,23 @@ def _reading(field: Field) -> str:
     return f"{'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}"
 
 
-def _arrays(paths: list[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _places(given: Sequence[str]) -> list[Path]:
+    """Return the paths that are given, or found by patterns; none of stores."""
+    return [] if any(map(is_remote, given)) else [place.path for place in places_of(given)]
+
+
+def _each_of(given: Sequence[str], places: Sequence[Path]) -> str:
+    """Return how files that form no dataset are told one by one, for the error."""
+    found = f"{given[0]} matches" if len(given) == 1 else "there are"
+    return f"; {found} {counted(len(places), 'path')}: to see what each has, give one, such as {places[0]}"
+
+
+def _arrays(places: Sequence[Path], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what each named array of a file is; nothing if there is none, or if `key` selects some."""
-    if len(paths) != 1 or "key" in given:
+    if len(places) != 1 or "key" in given:
         return {}
-    names = [name for name in names_at(Path(paths[0]), Stated(trust=given.get("trust"))) if name]
-    return {name: _array(paths[0], name, given) for name in names}
+    names = [name for name in names_at(places[0], Stated(trust=given.get("trust"))) if name]
+    return {name: _array(str(places[0]), name, given) for name in names}
 
 
 def _array(path: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +114,7 @@ def _array(path: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     except (FormatError, ValueError) as error:
         why = str(error).removeprefix(f"{Path(path).absolute()}: ").removeprefix(f"{path}: ")
         return {"unfit": why, "text": f"unfit: {why}"}
-    text = f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_reading(field)}"
+    text = f"{counted(field.rows, 'row')} of {describe(field.dtype, field.shape)}; {_reading(field)}"
     return {"rows": field.rows, **of_field(field), "text": text}
 
 

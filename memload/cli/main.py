@@ -15,11 +15,12 @@ import re
 import select
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from memload._core import version
 from memload.cli import options
+from memload.cli.output import check_folder_of
+from memload.cli.words import in_options
 from memload.errors import ChecksumError, MemloadError
 
 _ABOUT = "Array data for training, at the speed of memory."
@@ -37,6 +38,8 @@ _STEPS = {
     errno.EISDIR: "give a file in it",
     errno.ENOTDIR: "give a directory",
     errno.EEXIST: "give another name",
+    errno.EIO: "its bytes cannot be read or written: copy it, or ask whether its disk fails",
+    errno.EINVAL: "give a file whose bytes can be read",
     errno.EMFILE: "raise the limit on open files: `ulimit -n 65536`",
 }
 
@@ -47,9 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A negative result is a wrong checksum, or a plan that does not fit. 141 means that the reader of the output, such as
     `head`, has ended, as for programs that end by SIGPIPE.
     """
-    chosen = _chosen(options.attached(sys.argv[1:] if arguments is None else arguments))
+    given = sys.argv[1:] if arguments is None else arguments
+    chosen = _chosen(options.attached(given))
     try:
-        _check_folder(chosen.json)
+        check_folder_of(chosen.json, "--json")
         status = int(importlib.import_module(f"memload.cli.{chosen.command}").run(chosen))
         sys.stdout.flush()
         return status
@@ -60,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if chosen.traceback:
             raise
-        print(f"memload: {_one_line(error, chosen.command)}", file=sys.stderr)
+        said = in_options(_one_line(error, chosen.command), _options_in(chosen.usage()), given)
+        print(f"memload: {said}", file=sys.stderr)
         return 1 if isinstance(error, ChecksumError) else 2
 
 
@@ -69,6 +74,8 @@ def _chosen(given: Sequence[str]) -> argparse.Namespace:
     chosen, further = parser().parse_known_args(given)
     if further and (not hasattr(chosen, "paths") or any(text.startswith("-") for text in further)):
         chosen.fail(f"unrecognized arguments: {' '.join(further)}")
+    if "" in (getattr(chosen, name, None) for name in ("path", "root")):
+        chosen.fail("the path is empty; the current folder is '.'")
     if further:  # paths after an option between paths
         chosen.paths += further
     return chosen
@@ -79,13 +86,17 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the program; argparse would print the usage, too, which has up to 20 lines."""
-        known = re.findall(r"(?<![\w-])--[a-z-]+", self.format_help())
+        known = _options_in(self.format_help())
         choices = re.findall(r"\w[\w-]*", message.partition("(choose from ")[2])
         wrong = re.findall(r"--[\w-]+", message) or re.findall(r"invalid choice: '([^']*)'", message)
         close = [match for word in wrong for match in difflib.get_close_matches(word, choices or known, 1)]
         meant = [word for word in close if word not in wrong]
         hint = f"; did you mean {' or '.join(meant)}?" if meant else "."
         self.exit(2, f"{self.prog}: {message}{hint} `{self.prog} --help` lists what it takes.\n")
+
+
+def _options_in(text: str) -> list[str]:
+    return re.findall(r"(?<![\w-])--[a-z-]+", text)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -97,20 +108,14 @@ def parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")
         command.add_arguments(subparser)
-        subparser.set_defaults(command=name, fail=subparser.error)
+        subparser.set_defaults(command=name, fail=subparser.error, usage=subparser.format_help)
     return root
-
-
-def _check_folder(file: Path | None) -> None:
-    """Raise FileNotFoundError if the FILE of --json has no folder, before minutes of work."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--json {file}: there is no folder {file.absolute().parent}")
 
 
 def _one_line(error: Exception, command: str) -> str:
     """Return what an error says as one line, with the next step; errors of memload's own say it themselves."""
     if isinstance(error, OSError):
-        text = _system_error(error)
+        text = _system_error(error, command)
     elif isinstance(error, KeyError) and error.args:
         text = str(error.args[0])
     elif isinstance(error, (MemloadError, ValueError, TypeError, IndexError, ImportError)):
@@ -120,10 +125,12 @@ def _one_line(error: Exception, command: str) -> str:
     return " ".join(text.split())
 
 
-def _system_error(error: OSError) -> str:
+def _system_error(error: OSError, command: str) -> str:
     """Return the file, the reason and the next step; errors of memload are whole sentences already."""
-    if error.filename is None or not error.strerror:
+    if not error.strerror:
         return str(error)
+    if error.filename is None:
+        return f"{error.strerror}; `memload --traceback {command} ...` shows where"
     step = _STEPS.get(error.errno or 0, "")
     return f"{error.filename}: {error.strerror}{step and f'; {step}'}"
 

@@ -29,7 +29,7 @@ from memload import _core
 from memload.memory import budget
 from memload.monitoring.processes import family
 from memload.nested import leaves
-from memload.progress import bar
+from memload.progress import Bar
 
 T = TypeVar("T")
 Bytes = np.memmap[Any, np.dtype[np.uint8]]
@@ -114,18 +114,18 @@ def run_epoch(batches: Iterable[Any], limit: int | None = None, seconds: float =
     return Epoch(time.perf_counter() - begin, first, cpu_seconds() - cpu, count, samples, nbytes)
 
 
-def in_turn(contestants: Mapping[str, Callable[[], T]], rounds: int, label: str | None = None) -> dict[str, list[T]]:
+def in_turn(contestants: Mapping[str, Callable[[], T]], rounds: int, progress: Bar | None = None) -> dict[str, list[T]]:
     """Run every contestant once per round; every second round is in reverse order, so that none always comes first.
 
-    With a `label`, a bar on a terminal counts the runs, between them.
+    A bar that is given as `progress` counts the runs, between them.
     """
     results: dict[str, list[T]] = {name: [] for name in contestants}
-    with bar(label or "", rounds * len(contestants), None if label else False, unit=" runs") as shown:
-        for turn in range(rounds):
-            gc.collect()
-            for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
-                results[name].append(contestants[name]())
-                shown.update(1)
+    for turn in range(rounds):
+        gc.collect()
+        for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
+            results[name].append(contestants[name]())
+            if progress is not None:
+                progress.update(1)
     return results
 
 

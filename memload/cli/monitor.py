@@ -8,7 +8,8 @@ import shutil
 import sys
 import time
 
-from memload.cli.output import answer, is_json, say
+from memload.cli.charts import check_plot
+from memload.cli.output import answer, is_json, print_line, say
 from memload.monitoring.live_view import line, screen
 from memload.monitoring.plots import plot_log
 from memload.monitoring.processes import command_of
@@ -23,26 +24,33 @@ def run(args: argparse.Namespace) -> int:
     if (args.pid is None) == (args.plot is None):
         raise ValueError("give the number of a process, or --plot and the log of a monitor")
     if args.plot is not None:
+        if args.out and args.out.suffix not in ("", ".png"):
+            raise ValueError(f"--out {args.out}: the plot is a PNG; end its name in .png")
+        check_plot(args.out or args.plot.with_suffix(".png"), "--out" if args.out else "--plot")
         drawn = plot_log(args.plot, args.out or args.plot.with_suffix(".png"))
         answer(args, drawn, {"log": args.plot, "drawn": drawn})
         return 0
     if not args.interval > 0 or (args.count is not None and args.count < 1):
-        raise ValueError("--interval is a number of seconds above 0, --count a number of samples, at least 1")
+        got = f"--interval {args.interval:g}" if not args.interval > 0 else f"--count {args.count}"
+        raise ValueError(f"--interval is a number of seconds above 0, --count a number of samples from 1; got {got}")
     return _watch(args)
 
 
 def _watch(args: argparse.Namespace) -> int:
-    """Show samples until the process ends, Ctrl-C or `--count`; then the summary. The JSON has the last samples."""
+    """Show samples until the process ends, Ctrl-C or `--count`; then the summary.
+
+    As JSON, each sample is a line of its own, as in a monitor's log, and the summary the last one; with a FILE the
+    lines of text are shown, and the FILE has the last samples.
+    """
     pid, sampler = args.pid, Sampler(args.pid)
     series: list[Sample] = [sampler.take()]  # raises ProcessLookupError if there is no such process
     tally, samples, cpu, ended = Tally(series[0]), 0, time.process_time(), False
     command = command_of(pid)
-    view = None if is_json(args) else _View(f"{pid}: {command}")
+    view = _Lines(pid) if is_json(args) else _View(f"{pid}: {command}")
     try:
         while True:
             tally.add(series[-1])
-            if view:
-                view.update(series)
+            view.update(series)
             samples += 1
             if samples == args.count:
                 break
@@ -54,8 +62,23 @@ def _watch(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say(args, "")
     summary = tally.summary([], time.process_time() - cpu)
-    answer(args, summary, {"pid": pid, "command": command, "ended": ended, "summary": summary, "samples": series})
+    told = {"pid": pid, "command": command, "ended": ended, "summary": summary}
+    if is_json(args):
+        print_line(told)
+    else:
+        answer(args, summary, told | {"samples": series})
     return 0
+
+
+class _Lines:
+    """A line of JSON for each sample, for programs that read it while the process runs."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def update(self, series: list[Sample]) -> None:
+        """Print the latest of some samples."""
+        print_line({"pid": self._pid, "sample": series[-1].as_json()})
 
 
 class _View:

@@ -12,6 +12,7 @@ from typing import Any
 from memload.cli.write_options import add_decoded, add_images
 from memload.engine.tiers.tier import Tier
 from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
+from memload.sizes import parse_size
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -130,6 +131,7 @@ def bench(parser: argparse.ArgumentParser) -> None:
     _add_json(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them; the ending is the format, .png if none")
     parser.add_argument("--report", type=Path, metavar="FILE", help="an HTML page of it all, to send to somebody")
+    _add_source(parser.add_argument_group("how to open it"))
 
 
 def write(parser: argparse.ArgumentParser) -> None:
@@ -234,7 +236,7 @@ def monitor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, metavar="N", help="number of samples (default: until the process ends)")
     parser.add_argument("--plot", type=Path, metavar="LOG", help="draw the last run of this log instead")
     parser.add_argument("--out", type=Path, metavar="PNG", help="where the plot goes (default: beside the log)")
-    _add_json(parser)
+    _add_json(parser, "print a line of JSON for each sample at once; with a FILE, keep one document there")
 
 
 def cache(parser: argparse.ArgumentParser) -> None:
@@ -265,14 +267,17 @@ def completion(parser: argparse.ArgumentParser) -> None:
     _add_json(parser)
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
+_JSON = "print JSON instead of text; with a FILE, keep it there beside the text"
+
+
+def _add_json(parser: argparse.ArgumentParser, text: str = _JSON) -> None:
     parser.add_argument(
         "--json",
         type=Path,
         nargs="?",
         const=Path("-"),
         metavar="FILE.json",
-        help="print JSON instead of text; with a FILE, keep it there beside the text",
+        help=text,
     )
 
 
@@ -403,6 +408,16 @@ def stated(options: argparse.Namespace) -> dict[str, Any]:
     given |= {"row_field": options.row_field, "file_field": options.file_field}
     trust = {"trust": True} if options.trust else {}
     return {name: value for name, value in given.items() if value is not None} | trust
+
+
+def sized(text: str | None, option: str) -> str | None:
+    """Return the value of an option that is a size, such as "512MB", unchanged. Raises ValueError if it is none."""
+    if text is not None:
+        try:
+            parse_size(text)
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+    return text
 
 
 def _shape(text: str) -> tuple[int, ...]:

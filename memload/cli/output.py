@@ -53,6 +53,17 @@ def keep(options: argparse.Namespace, document: Mapping[str, Any]) -> None:
         options.json.write_text(f"{written}\n")
 
 
+def print_line(document: object) -> None:
+    """Print a document as one line of JSON, at once."""
+    print(json.dumps(plain(document), allow_nan=False), flush=True)
+
+
+def check_folder_of(file: Path | None, option: str) -> None:
+    """Raise FileNotFoundError if `file`, the value of an option, has no folder, before minutes of work."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{option} {file}: there is no folder {file.absolute().parent}; make it first")
+
+
 def plain(value: Any) -> Any:
     """Return a value as what JSON has; a number that is not finite becomes None, as JSON has no such numbers.
 

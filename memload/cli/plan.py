@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from memload.cli.by_set import by_set, casts, whole_number
-from memload.cli.options import stated
+from memload.cli.charts import check_plot
+from memload.cli.options import sized, stated
 from memload.cli.output import is_json, keep, plain, say
 from memload.cli.prediction import measured
 from memload.cli.source_options import open_data
@@ -34,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--log is drawn into a plot: give --plot as well")
     if options.beside and not options.plot:
         raise ValueError("--beside is drawn into a plot: give --plot as well")
+    check_plot(options.plot, "--plot")
     data = _data(options)
     found = _plan(options, data, by_set(options.tier, "--tier"))
     if not is_json(options):
@@ -81,14 +83,14 @@ def _plan(options: argparse.Namespace, data: Any, tier: Any) -> Plan:
         _batch_size(options),
         tier=tier,
         ram_dtype=casts(options.ram_dtype, "--ram-dtype", data),
-        cache_bytes=by_set(options.cache_bytes, "--cache-bytes"),
-        device_bytes=options.device_bytes,
+        cache_bytes=by_set(options.cache_bytes, "--cache-bytes", sized),
+        device_bytes=sized(options.device_bytes, "--device-bytes"),
         share_rows=options.share_rows,
         device=options.device,
         processes=1 if options.measure else options.processes,
-        ram=options.ram,
+        ram=sized(options.ram, "--ram"),
         gpu=options.gpu,
-        disk=options.disk,
+        disk=sized(options.disk, "--disk"),
         **trained(options),
         **_settings(options, data),
     )
@@ -148,7 +150,7 @@ def _cast_of(cast: Any, name: str, dataset: Any) -> Any:
 
 
 def _data(options: argparse.Namespace) -> Any:
-    shape = " and ".join(name for name in ("--rows", "--field") if getattr(options, name[2:]))
+    shape = " and ".join(name for name in ("--rows", "--field") if getattr(options, name[2:]) is not None)
     if options.path and shape:
         raise ValueError(
             f"{shape} is of a dataset that does not exist yet: leave it out, or the path {options.path[0]}"
@@ -160,8 +162,10 @@ def _data(options: argparse.Namespace) -> Any:
         if options.mixed and not isinstance(data, dict):
             raise ValueError("--mixed is for several data sets, and these are one: leave it out")
         return data
-    if not (options.rows and options.field):
+    if options.rows is None or not options.field:
         raise ValueError("a dataset that does not exist yet needs both --rows and --field")
+    if options.rows < 1:
+        raise ValueError(f"--rows is the number of rows, at least 1; got {options.rows}")
     return DatasetShape(options.rows, dict(map(_field, options.field)))
 
 

@@ -15,7 +15,7 @@ from memload.cli.measure import WATCHER, cpu_seconds_of_children, peak_memory, p
 from memload.monitoring.processes import family
 from memload.planning.result import Plan
 from memload.progress import bar
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 _PAUSE = 0.01  # seconds that the loop computes on a batch
 _RUNNABLE = "RD"  # states of proc_pid_stat(5): running or ready, or waiting for a disk
@@ -53,7 +53,7 @@ class Prediction:
 
     def __str__(self) -> str:
         return (
-            f"RAM over {self.batches} batches: predicted {format_size(self.predicted)}, measured "
+            f"RAM over {counted(self.batches, 'batch', 'batches')}: predicted {format_size(self.predicted)}, measured "
             f"{format_size(self.measured)} ({self.error:+.1%})"
         )
 

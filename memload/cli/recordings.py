@@ -17,6 +17,7 @@ from memload.formats.recordings.folder import holds_recording, source_of
 from memload.formats.recordings.kinds import reader_of
 from memload.monitoring.plots import new_figure
 from memload.progress import note
+from memload.sizes import counted
 from memload.writing.recordings import made_of
 from memload.writing.write import write
 
@@ -109,10 +110,10 @@ def _tracks(recording: Recording) -> Iterator[tuple[str, Nanoseconds, Nanosecond
     """For each field and table a label, the beginnings and ends of its pieces, and a color."""
     for name, one in recording.fields.items():
         begins, ends = recording.pieces(name)
-        label = f"{len(one):,} spikes" if isinstance(one, Spikes) else f"{recording.clocks[name].hertz:.4g} Hz"
+        label = counted(len(one), "spike") if isinstance(one, Spikes) else f"{recording.clocks[name].hertz:.4g} Hz"
         yield label, begins, ends, OURS
     for table in recording.intervals.values():
-        yield f"{len(table):,} intervals", table.begins, table.ends, THEIRS
+        yield counted(len(table), "interval"), table.begins, table.ends, THEIRS
 
 
 def write_all(sources: Sequence[Path], target: Path, **options: Any) -> dict[str, Recording]:

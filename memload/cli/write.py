@@ -13,7 +13,7 @@ from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
 from memload.cli.decoded import decoder_of, size_of
 from memload.cli.described import described
-from memload.cli.options import WRITE_USAGE, stated
+from memload.cli.options import WRITE_USAGE, sized, stated
 from memload.cli.output import answer, plain
 from memload.cli.recordings import described as described_recording
 from memload.cli.recordings import recordings_at, write_all
@@ -23,6 +23,7 @@ from memload.dataset.recordings.recording import Recording
 from memload.errors import LayoutWarning
 from memload.formats.shards.part_terms import PartNumber
 from memload.images.writing import write_images
+from memload.sizes import counted
 from memload.writing.masks import load_array
 from memload.writing.parts import WrittenPart, write_share
 from memload.writing.write import write
@@ -85,7 +86,7 @@ def _recordings(options: argparse.Namespace) -> list[Path]:
 def _write_images(options: argparse.Namespace) -> Dataset:
     given = _given(options, _OF_SOURCES)
     if len(options.paths) != 1 or given:
-        surplus = given or [f"{len(options.paths)} paths"]
+        surplus = given or [counted(len(options.paths), "path")]
         raise ValueError(f"with --images, expected only the directory to make, got {', '.join(surplus)}")
     return write_images(
         options.paths[0],
@@ -165,7 +166,7 @@ def _codec(options: argparse.Namespace) -> Any:
 
 def _of_target(options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "shard_bytes": options.shard_bytes,
+        "shard_bytes": sized(options.shard_bytes, "--shard-bytes"),
         "resume": not options.anew,
         "progress": False if options.quiet else None,
     }
@@ -238,6 +239,9 @@ def _rows(text: str, length: int) -> Any:
         parts = [int(part) if part else None for part in text.split(":")]
         if not 2 <= len(parts) <= 3:
             raise ValueError
-        return range(*slice(*parts).indices(length))
+        rows = range(*slice(*parts).indices(length))
     except ValueError:
         raise ValueError(f"--rows: expected a slice such as 0:1000, or a .npy file, got {text!r}") from None
+    if not rows:
+        raise ValueError(f"--rows {text} is none of the {counted(length, 'row')}, which count from 0")
+    return rows

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from memload import _core
 from memload.columns.numbers import kind
+from memload.sizes import counted
 
 SECOND = 1_000_000_000
 """Nanoseconds of a second."""
@@ -212,7 +213,9 @@ class Clock:
     def check_rows(self, name: str, rows: int) -> None:
         """Raise ValueError unless there is a time for each of the rows of a field."""
         if self._times is not None and len(self._times) != rows:
-            raise ValueError(f"field {name!r} has {rows:,} rows, and its clock {len(self._times):,} timestamps")
+            raise ValueError(
+                f"field {name!r} has {counted(rows, 'row')}, and its clock {counted(len(self._times), 'timestamp')}"
+            )
 
     def __repr__(self) -> str:
         if self._times is None:
@@ -222,8 +225,8 @@ class Clock:
         gaps = len(self.pieces(len(self._times))[0]) - 1
         first, last = self._times[[0, -1]] / SECOND
         return (
-            f"Clock({len(self._times):,} timestamps from {first} to {last} s, about {self.hertz:g} Hz, "
-            f"{gaps:,} gap{'s' * (gaps != 1)})"
+            f"Clock({counted(len(self._times), 'timestamp')} from {first} to {last} s, about {self.hertz:g} Hz, "
+            f"{counted(gaps, 'gap')})"
         )
 
 

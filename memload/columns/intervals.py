@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from memload.columns.clocks import SECOND, Nanoseconds, nanoseconds
 from memload.columns.numbers import kind, row_numbers
+from memload.sizes import counted
 
 _STARTS, _STOPS = ("start", "start_time", "onset"), ("stop", "stop_time", "end")
 
@@ -55,7 +56,9 @@ class Intervals:
         for name, values in columns.items():
             if values.ndim == 0 or len(values) != len(begins):
                 count = len(values) if values.ndim else 1
-                raise ValueError(f"the column {name!r} has {count:,} values for {len(begins):,} intervals")
+                raise ValueError(
+                    f"the column {name!r} has {counted(count, 'value')} for {counted(len(begins), 'interval')}"
+                )
         for name, value in (("begins", begins), ("ends", ends), ("columns", MappingProxyType(columns))):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "start", begins / SECOND)

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from memload.sizes import counted
+
 
 def kind(value: object) -> str:
     """Return the type of `value` for messages: "a list"."""
@@ -114,7 +116,7 @@ def two_parts(length: int, fraction: float, seed: int) -> tuple[NDArray[np.int64
     first = round(fraction * length)
     if not 0 < first < length:
         raise ValueError(
-            f"a fraction of {fraction} cuts {length} rows into {first} and {length - first}: a part is empty"
+            f"a fraction of {fraction} cuts {counted(length, 'row')} into {first} and {length - first}: a part is empty"
         )
     generator = torch.Generator().manual_seed(int(seed))
     order: NDArray[np.int64] = torch.randperm(length, generator=generator, device="cpu").numpy()

@@ -13,6 +13,7 @@ from memload import _core
 from memload.columns.clocks import SECOND, SLACK, Nanoseconds, nanoseconds, one_time
 from memload.columns.intervals import Intervals, as_intervals
 from memload.columns.numbers import kind
+from memload.sizes import counted
 
 MOST_IN_A_BIN = 2**15 - 1
 _FROM, _UNTIL = -(2**62), 2**62  # an edge that the spikes themselves give
@@ -97,7 +98,8 @@ class Spikes:
         given = self.times() if callable(self.times) else self.times
         found = given if isinstance(given, Units) else Units.of_seconds(*_by_unit(given))
         if not sum(map(len, found.times)):
-            what = f"{len(found.names):,} units have no spikes" if found.names else "there are no units"
+            several = counted(len(found.names), "unit has no spikes", "units have no spikes")
+            what = several if found.names else "there are no units"
             raise ValueError(f"{what}: leave such spikes out of the recording")
         kept = [_inside(one, *self._edges) for one in found.times]
         outside = sum(map(len, found.times)) - sum(map(len, kept))
@@ -170,7 +172,7 @@ class Spikes:
         every = [one[[0, -1]] for one in self.units.times if len(one)]
         seconds = f" from {np.min(every) / SECOND} to {np.max(every) / SECOND} s" if every else ""
         silent = f", {self.silent:,} of them silent" if self.silent else ""
-        return f"Spikes({len(self):,} of {len(self.names):,} units{silent}{seconds})"
+        return f"Spikes({len(self):,} of {counted(len(self.names), 'unit')}{silent}{seconds})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Spikes.at_nanoseconds, (functools.partial(Units, *self.units), *self.pieces)

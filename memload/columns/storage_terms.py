@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from memload._core import Column, EventCounts, EventItems, Ragged, Slices, Storage, TileGrid, Tiles, Windows
+from memload.sizes import counted
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _ragged(column: Ragged) -> StorageTerms:
     said = {_filters(grid): grid for grid in grids}
     most = max(grids, key=lambda grid: grid.rows)
     blocks = 1 + column.items / max(1, column.rows) / most.tile_shape[0]  # a row's first block, and further ones
-    items = f"{most.tile_shape[0]:,} item{'s' * (most.tile_shape[0] > 1)} a block"
+    items = f"{counted(most.tile_shape[0], 'item')} a block"
     plain = ["in place"] * (len(coded) < len(column.segments))
     how = [*plain, *(f"decoded: {filters}, {items}" for filters in sorted(said))]
     return StorageTerms(" or ".join(how), column.read_bytes, round(blocks * most.tile_bytes) * column.planes)
@@ -74,7 +75,7 @@ def _part(part: TileGrid | Column) -> StorageTerms:
         return StorageTerms("in place", part.row_bytes)
     rows, *sides = part.tile_shape
     across = math.prod(-(-whole // side) for whole, side in zip(part.row_shape, sides, strict=True))
-    chunks = f"{rows} row{'s' * (rows > 1)} a chunk" + (f", {across} chunks a row" if across > 1 else "")
+    chunks = f"{counted(rows, 'row')} a chunk" + (f", {across} chunks a row" if across > 1 else "")
     if part.chain is None:
         return StorageTerms(f"in place, {chunks}", part.row_bytes)
     filters = _filters(part) or "copied as a whole"

@@ -13,6 +13,7 @@ from memload._core import Column, EventCounts, EventItems, Slices, Windows
 from memload.columns.borders import NONE, Borders, Spans, cut_at, of_selected
 from memload.columns.fields import Field, HasFields, digest_of
 from memload.columns.numbers import begins_of, kind, row_numbers
+from memload.sizes import counted
 
 _D = TypeVar("_D", bound="Windowed")
 
@@ -235,7 +236,8 @@ def _runs(spans: Spans, lowest: int, highest: int, hop: int) -> list[Run]:
         longest = max((stop - start for start, stop in spans), default=0)
         span = highest - lowest + 1
         raise ValueError(
-            f"no row has a whole window: one spans {span:,} rows, the longest stretch that it may not leave has "
+            f"no row has a whole window: one spans {counted(span, 'row')}, the longest stretch that it may not leave "
+            "has "
             f"{longest:,}"
         )
     return runs

@@ -37,7 +37,7 @@ from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.layout import flat
 from memload.engine.mutation_guards import guarded_tensors
 from memload.engine.readers import answers_by
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
         name_width = max(map(len, self.fields))
         rows_are = {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
         where = f"{origin_words(self.fields)}{tier_words(self.fields)}{rows_are}"
-        lines = [f"memload.Dataset: {len(self):,} rows, {format_size(self.nbytes)}, {where}"]
+        lines = [f"memload.Dataset: {counted(len(self), 'row')}, {format_size(self.nbytes)}, {where}"]
         for name, field in self.fields.items():
             lines.append(
                 f"  {name:{name_width}}  {field.kind:9} {field.shape!s:18} "

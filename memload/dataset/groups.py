@@ -27,7 +27,7 @@ from memload.engine.gathered import GatheredRows
 from memload.engine.readers import answers_by
 from memload.engine.tiers.tier import Tier
 from memload.formats.key_fields import constant
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 if TYPE_CHECKING:
     from memload.dataset.float32_view import Float32View
@@ -229,7 +229,8 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __repr__(self) -> str:
         lines = [
-            f"memload.GroupedDataset: {len(self):,} rows of {len(self.names)} datasets, {format_size(self.nbytes)}"
+            f"memload.GroupedDataset: {counted(len(self), 'row')} of {counted(len(self.names), 'dataset')}, "
+            f"{format_size(self.nbytes)}"
         ]
         for (name, rows), member in zip(self.rows_by_name().items(), self.members.values(), strict=True):
             lines += [f"{name}: {len(rows):,} rows of", *(f"  {line}" for line in repr(member).splitlines())]

@@ -16,6 +16,7 @@ from memload.dataset.dataset import Dataset
 from memload.dataset.groups import GroupedDataset
 from memload.dataset.mapped import MappedDataset
 from memload.dataset.zipping import side_by_side
+from memload.sizes import counted
 
 How = Literal["left", "inner", "exact"]
 
@@ -107,7 +108,7 @@ def _keys(left: Dataset, right: Dataset, on: Any, left_on: Any, right_on: Any) -
     mine, theirs = _listed("on" if left_on is None else "left_on", on if left_on is None else left_on), None
     theirs = mine if right_on is None else _listed("right_on", right_on)
     if len(mine) != len(theirs):
-        raise ValueError(f"left_on= has {len(mine)} parts of the key, right_on= has {len(theirs)}")
+        raise ValueError(f"left_on= has {counted(len(mine), 'part')} of the key, right_on= has {len(theirs)}")
     pairs = [
         (_column("left", left, one, other, part), _column("right", right, other, one, part))
         for part, (one, other) in enumerate(zip(mine, theirs, strict=True))
@@ -162,7 +163,8 @@ class _Mismatches:
         shown = [found.repeated[codes == codes[first]] for first in np.sort(firsts)[:_SHOWN]]
         listed = "; ".join(f"{self._key(self._right, rows[0])} in rows {_few(rows)}" for rows in shown)
         raise ValueError(
-            f"right: {len(distinct):,} keys are in several rows ({len(found.repeated):,} of {len(found.codes):,} "
+            f"right: {counted(len(distinct), 'key is', 'keys are')} in several rows ({len(found.repeated):,} of "
+            f"{len(found.codes):,} "
             f"rows): {listed}. Each row of the left looks up one row: add what tells them apart to the key, leave "
             "repeats out by select(), or swap left and right if it is the left that is looked up"
         )

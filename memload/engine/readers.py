@@ -33,6 +33,7 @@ from memload.errors import FormatError
 from memload.formats.geometric import holds_graphs_of_pyg
 from memload.formats.paths import nothing_at
 from memload.sampling.draws import Indices
+from memload.sizes import counted
 
 ITEMS = ("__getitem__", "__getitems__", "__len__")
 """The methods that give the samples of any dataset."""
@@ -174,7 +175,7 @@ def _of_offer(dataset: Any) -> GatherSpec:
         )
     if len(offered) != len(dataset):
         raise ValueError(
-            f"{owner.__name__}.__memload__() returned a dataset of {len(offered):,} rows; "
+            f"{owner.__name__}.__memload__() returned a dataset of {counted(len(offered), 'row')}; "
             f"len() of the dataset itself is {len(dataset):,}"
         )
     return resolve(offered)

@@ -19,6 +19,7 @@ from memload._core import Column, Storage
 from memload.columns.fields import Field
 from memload.dtypes import from_numpy_dtype
 from memload.formats.memory_maps import Mapping, mapping_of
+from memload.sizes import counted
 
 
 class UnfitColumnError(ValueError):
@@ -114,7 +115,8 @@ def run_of(array: Any) -> Run:
         return _shaped(run_of(array.storage), array.type)
     if array.null_count:
         raise UnfitColumnError(
-            f"{array.null_count:,} values are missing (null), and batches cannot have missing values; fill them with "
+            f"{counted(array.null_count, 'value is', 'values are')} missing (null), and batches cannot have missing "
+            "values; fill them with "
             "fill_null, or leave their rows out"
         )
     if pa.types.is_fixed_size_list(array.type):

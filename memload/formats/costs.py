@@ -17,7 +17,7 @@ from memload._core import Ragged, Slices, TileGrid, Tiles, Windows
 from memload.columns.fields import Field
 from memload.errors import LayoutWarning, ShardReadError
 from memload.formats.members import Key
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 MISFIT = 8
 """The read cost of a row, in multiples of its bytes, from which on a layout is unfit for reading by rows."""
@@ -55,7 +55,7 @@ class RowCost:
     def __str__(self) -> str:
         if not self.tiles:
             return f"a row takes its own {format_size(self.nbytes)}"
-        chunks = "1 chunk" if self.tiles == 1 else f"{self.tiles:,} chunks"
+        chunks = counted(self.tiles, "chunk")
         unfit = f", {self.times:,.0f} times its size: unfit for reading by rows" if self.unfit else ""
         return f"a row of {format_size(self.nbytes)} takes {chunks}, {format_size(self.touched)}{unfit}"
 

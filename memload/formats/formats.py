@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from memload.columns.fields import UNNAMED, Field, check_name
 from memload.errors import FormatError
 from memload.formats.members import Key
-from memload.formats.paths import IMAGES, VIDEOS, nothing_at
+from memload.formats.paths import IMAGES, VIDEOS, named_in_errors, nothing_at
 from memload.formats.shards.index import INDEX_NAME
 from memload.formats.shards.lookups import open_set
 from memload.formats.signatures import (
@@ -90,7 +90,8 @@ def open_fields(path: Path, stated: Stated) -> dict[str, Field]:
     one = _format(path)
     if one is not SHARDS or (path / INDEX_NAME).exists():  # any other directory is refused for what it has
         stated.refuse_all_but(path, one.takes)
-    return one.open(path, stated)
+    with named_in_errors(path):
+        return one.open(path, stated)
 
 
 def names_at(path: Path, stated: Stated) -> Sequence[str]:
@@ -110,13 +111,9 @@ def recognised(path: Path) -> Format | None:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
         FormatError: it is empty, or neither a file nor a directory.
     """
-    table, start = (DIRECTORIES, b"") if is_directory(path) else (FILES, _start(path))
-    try:
+    with named_in_errors(path):  # a file may open and yet not be read, or not from its end
+        table, start = (DIRECTORIES, b"") if is_directory(path) else (FILES, _start(path))
         return next((one for one in table if one.is_one(path, start)), None)
-    except OSError as error:  # of a file that cannot be read from its end, say: it does not name it
-        if error.errno is None:
-            raise
-        raise type(error)(error.errno, error.strerror, str(path)) from error
 
 
 def _format(path: Path) -> Format:

@@ -26,6 +26,7 @@ from memload.formats.hdf5 import is_hdf5
 from memload.formats.members import Key, check_lengths, choose
 from memload.formats.packages import package
 from memload.formats.ragged_arrays import ragged
+from memload.sizes import counted
 
 _MAGIC = b"MATLAB 5.0 MAT-file"
 _HEADER = 128
@@ -236,7 +237,9 @@ def _of_cells(cells: list[Any]) -> Any:
             if len(kinds) == 1:
                 (kind,) = kinds
                 return ragged([np.ascontiguousarray(one.reshape(-1), kind.newbyteorder("=")) for one in plain])
-    raise FormatError(f"{len(cells)} cells, neither all texts nor all vectors of one class; convert them in MATLAB")
+    raise FormatError(
+        f"{counted(len(cells), 'cell')}, neither all texts nor all vectors of one class; convert them in MATLAB"
+    )
 
 
 def _rows(value: Any) -> int | None:

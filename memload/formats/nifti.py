@@ -25,6 +25,7 @@ from memload._core import Chain, Column, Storage, TileGrid, Tiles
 from memload.columns.fields import UNNAMED, Field, check_size, describe, row_nbytes
 from memload.errors import FormatError
 from memload.formats.signatures import NIFTI
+from memload.sizes import counted
 
 _MOST_HEADER = 540
 _PIECE = 2**20  # bytes that are read, or inflated, at once
@@ -88,8 +89,7 @@ class NiftiHeader:
         return row_nbytes(self.dtype, self.shape)
 
     def __str__(self) -> str:
-        several = f"{self.volumes:,} volumes" if self.volumes != 1 else "1 volume"
-        return f"{several} of {describe(self.dtype, self.shape)}"
+        return f"{counted(self.volumes, 'volume')} of {describe(self.dtype, self.shape)}"
 
 
 @dataclass(frozen=True)

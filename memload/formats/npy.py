@@ -14,6 +14,7 @@ from memload._core import Column, Storage
 from memload.columns.fields import Field, check_size
 from memload.dtypes import from_numpy_dtype
 from memload.errors import FormatError
+from memload.sizes import counted
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ def _read_header(what: str, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.d
     except FormatError:
         raise
     except Exception as error:  # numpy evaluates the header as Python text: what that raises depends on the garbage
-        raise FormatError(f"{what}: not a .npy file with a valid header ({error})") from error
+        raise FormatError(
+            f"{what}: not a .npy file with a valid header ({error}): get it again, or save it anew"
+        ) from error
     if not all(type(side) is int and 0 <= side < 2**63 for side in shape):
         raise FormatError(f"{what}: the header states the shape {shape}")
     return shape, fortran, dtype
@@ -105,6 +108,7 @@ def _check_length(what: str, header: int, rows: int, row_bytes: int, found: int)
     if found != expected:
         kind = "cut short" if found < expected else "longer than its header says (several arrays in one file?)"
         raise FormatError(
-            f"{what}: {kind}: {rows} rows of {row_bytes} bytes after a header of {header} make {expected} bytes, "
+            f"{what}: {kind}: {counted(rows, 'row')} of {row_bytes} bytes after a header of {header} make {expected} "
+            "bytes, "
             f"but the file has {found}: get it again, or save it anew"
         )

@@ -8,7 +8,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,17 @@ def _there(name: str, folder: Path) -> str:
         return "; that folder is empty"
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
     return f"; that folder holds {', '.join(map(repr, names[:_MOST_NAMED]))}{more}"
+
+
+@contextlib.contextmanager
+def named_in_errors(path: Path) -> Iterator[None]:
+    """Give an error of the system its path: one of reading or seeking in an open file has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or not error.strerror:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def what_a_folder_has(folder: Path, index: str) -> str:

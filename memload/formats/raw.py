@@ -9,6 +9,7 @@ import torch
 from memload._core import Column, Storage
 from memload.columns.fields import Field, check_size, describe, row_nbytes
 from memload.errors import FormatError
+from memload.sizes import counted
 
 
 def open_raw(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> dict[str, Field]:
@@ -28,7 +29,8 @@ def open_raw(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...], 
     rows, rest = divmod(size - offset, row_bytes)
     if rest:
         raise FormatError(
-            f"{path}: {size - offset} bytes from offset {offset} on are {rows} rows of {describe(dtype, shape)} "
+            f"{path}: {size - offset} bytes from offset {offset} on are {counted(rows, 'row')} of "
+            f"{describe(dtype, shape)} "
             f"({row_bytes} bytes each) and {rest} bytes more; check dtype, shape (of one row) and offset"
         )
     storage = Storage.map_file(str(path.absolute()))

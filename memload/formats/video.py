@@ -20,6 +20,7 @@ from memload.columns.clocks import SLACK, Clock
 from memload.errors import FormatError
 from memload.formats.packages import package
 from memload.formats.paths import VIDEOS
+from memload.sizes import counted
 
 _SLACK = Fraction(SLACK, 10**9)
 _MOST_ROUNDING = Fraction(2, 1000)  # seconds by which a time may be rounded: ticks of Matroska are a thousandth
@@ -216,7 +217,8 @@ class Video:
         fewer = decoded < stream.frames if stream.frames else len(container.streams) == 1
         if missing and fewer:
             raise FormatError(
-                f"{self._path}: cut short: its {decoded:,} frames end at {float(last or 0):.3f} s, and the container "
+                f"{self._path}: cut short: its {counted(decoded, 'frame ends', 'frames end')} at "
+                f"{float(last or 0):.3f} s, and the container "
                 f"promises {float(promised):.3f} s; get the file again"
             )
 

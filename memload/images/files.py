@@ -15,6 +15,7 @@ from memload.formats.packages import package
 from memload.formats.paths import IMAGES
 from memload.memory.threads import ThreadPool
 from memload.progress import bar
+from memload.sizes import counted
 
 FORMATS = ("JPEG", "PNG")
 _MOST_LISTED = 10
@@ -100,7 +101,9 @@ def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
     images = [name for name in names if name.lower().endswith(IMAGES)]
     others = [name for name in names if not name.lower().endswith(IMAGES)]
     if not images:
-        raise ValueError(f"{place}: no JPEG or PNG file in it ({len(others)} others)")
+        raise ValueError(
+            f"{place}: no JPEG or PNG file in it ({counted(len(others), 'other')}); give the folder that has them"
+        )
     counts = Counter(map(stem_of, images))
     duplicates = [name for name in images if counts[stem_of(name)] > 1]
     if duplicates:
@@ -130,7 +133,8 @@ def read_headers(
 def with_suffix(masks: Mapping[str, Path], suffix: str) -> dict[str, Path]:
     """Return masks by the names of their images, which lack a suffix. Raises ValueError if a mask does not have it."""
     if others := [stem for stem in masks if not stem.endswith(suffix)]:
-        raise ValueError(f"mask_suffix={suffix!r} (--mask-suffix): {len(others)} masks do not end so: {listed(others)}")
+        what = counted(len(others), "mask does", "masks do")
+        raise ValueError(f"mask_suffix={suffix!r} (--mask-suffix): {what} not end so: {listed(others)}")
     return {stem.removesuffix(suffix): file for stem, file in masks.items()}
 
 
@@ -139,8 +143,10 @@ def pair_up(images: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
     no_mask = [stem for stem in images if stem not in masks]
     no_image = [stem for stem in masks if stem not in images]
     if no_mask or no_image:
-        parts = [f"{len(no_mask)} images have no mask of their name: {listed(no_mask)}"] if no_mask else []
-        parts += [f"{len(no_image)} masks have no image of their name: {listed(no_image)}"] if no_image else []
+        parts = counted_lists(
+            (no_mask, "image has no mask of its name", "images have no mask of their name"),
+            (no_image, "mask has no image of its name", "masks have no image of their name"),
+        )
         suffix = _common_suffix(images, masks)
         hint = f". All match with mask_suffix={suffix!r} (--mask-suffix)" if suffix else ""
         raise ValueError("images and masks are matched by their names without suffix; " + "; ".join(parts) + hint)
@@ -168,7 +174,7 @@ def one_size(pairs: Sequence[Pair]) -> tuple[int, int]:
         f"{height} x {width}: {count:,} (such as {firsts[height, width]})"
         for (height, width), count in counts.most_common(_MOST_LISTED)
     )
-    more = f", and {len(counts) - _MOST_LISTED} sizes more" if len(counts) > _MOST_LISTED else ""
+    more = f", and {counted(len(counts) - _MOST_LISTED, 'more size')}" if len(counts) > _MOST_LISTED else ""
     height, width = counts.most_common(1)[0][0]
     raise ValueError(
         f"the images have {len(counts)} sizes, and the rows of a set have one. Height x width: {sizes}{more}. "
@@ -191,11 +197,20 @@ def check_masks(pairs: Iterable[Pair]) -> None:
     other = [f"{mask.name} {_by(mask.size)} for {_by(image.size)}" for image, mask in masked if mask.size != image.size]
     if other:
         raise ValueError(
-            f"masks have the size of their images (height x width), but {len(other)} do not: {listed(other)}"
+            f"masks have the size of their images (height x width), but {counted(len(other), 'does', 'do')} not: "
+            f"{listed(other)}"
         )
     wide = [mask.name for _, mask in masked if mask.mode.startswith("I")]
     if wide and len(wide) < len(masked):
-        raise ValueError(f"masks have 8 bits, or all of them 16; {len(wide)} of {len(masked)} have 16: {listed(wide)}")
+        raise ValueError(
+            f"masks have 8 bits, or all of them 16; of {len(masked)}, {counted(len(wide), 'has', 'have')} 16: "
+            f"{listed(wide)}"
+        )
+
+
+def counted_lists(*lists: tuple[Sequence[str], str, str]) -> list[str]:
+    """Return what is wrong with names, for each list that has some; with it for one and for several names."""
+    return [f"{counted(len(names), one, several)}: {listed(names)}" for names, one, several in lists if names]
 
 
 def listed(names: Sequence[str]) -> str:

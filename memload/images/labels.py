@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memload.images.files import listed
+from memload.images.files import counted_lists, listed
 from memload.images.tables import Columns, Table
 
 
@@ -71,7 +71,8 @@ def texts_beside(images: Path, names: Mapping[str, str]) -> LabelledRows:
     files = {stem: images / f"{stem}.txt" for stem in names}
     without = [names[stem] for stem, file in files.items() if not file.is_file()]
     if without:
-        raise ValueError(f"{images}: {len(without)} images have no .txt file of their name: {listed(without)}")
+        missing = (without, "image has no .txt file of its name", "images have no .txt file of their name")
+        raise ValueError(f"{images}: {counted_lists(missing)[0]}")
     return LabelledRows(tuple(names), {"text": [_text(file) for file in files.values()]})
 
 
@@ -98,9 +99,11 @@ def joined(
     without = [name for stem, name in names.items() if stem not in counts]
     unknown = [key for key, stem in zip(table.keys, stems, strict=True) if stem is None]
     duplicates = [] if several else [stem for stem, count in counts.items() if count > 1]
-    unmatched = _counted((without, "images have no row"), (unknown, "rows name no image"))
+    unmatched = counted_lists(
+        (without, "image has no row", "images have no row"), (unknown, "row names no image", "rows name no image")
+    )
     errors = [] if skip_unmatched else unmatched[:]
-    errors += _counted((duplicates, "images have several rows"))
+    errors += counted_lists((duplicates, "image has several rows", "images have several rows"))
     if errors:
         skip = "; skip_unmatched=True (--skip-unmatched) leaves them out" if len(errors) > bool(duplicates) else ""
         more = "; given as table= (--table), each row becomes a row of the set, and images are stored once"
@@ -110,10 +113,6 @@ def joined(
     known_rows = [row for row, stem in enumerate(stems) if stem is not None]
     columns: Columns = {name: [cells[row] for row in known_rows] for name, cells in table.columns.items()}  # type: ignore[misc]
     return LabelledRows(tuple(stem for stem in stems if stem is not None), columns), unmatched
-
-
-def _counted(*lists: tuple[Sequence[str], str]) -> list[str]:
-    return [f"{len(names):,} {what}: {listed(names)}" for names, what in lists if names]
 
 
 def _stem(key: str, known: Mapping[str, str], images: Path, folders: Sequence[Path]) -> str | None:

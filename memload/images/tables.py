@@ -17,6 +17,7 @@ from memload.columns.fields import check_name
 from memload.columns.numbers import kind
 from memload.formats.cells import values_of
 from memload.formats.packages import package
+from memload.sizes import counted
 
 Columns = dict[str, list[int] | list[float] | list[bool] | list[str]]
 """The values of all rows, by the name of the column."""
@@ -118,7 +119,8 @@ def _csv(path: Path, separator: str = ",") -> dict[str, list[Any]]:
     for number, row in enumerate(rows, start=1):
         if len(row) != len(columns):
             raise ValueError(
-                f"{path}: row {number} ({', '.join(row)[:60]}) has {len(row)} cells, the first line {len(columns)}; "
+                f"{path}: row {number} ({', '.join(row)[:60]}) has {counted(len(row), 'cell')}, the first line "
+                f"{len(columns)}; "
                 'put a text with a comma in quotes: "a, b"'
             )
     return {name: [row[at] for row in rows] for at, name in enumerate(columns)}
@@ -185,7 +187,8 @@ def _columns(columns: Iterable[str]) -> str:
     """Return the names of columns as text, the first of many."""
     names = list(columns)
     more = len(names) - _MOST_NAMED
-    return f"{names[:_MOST_NAMED]}{f' and {more} columns more' if more > 0 else ''}"
+    further = f" and {counted(more, 'more column')}" if more > 0 else ""
+    return f"{names[:_MOST_NAMED]}{further}"
 
 
 def _separator(columns: Iterable[str]) -> str:

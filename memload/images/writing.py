@@ -40,7 +40,7 @@ from memload.images.labels import LabelledRows, joined, labels_of_folders, texts
 from memload.images.pixels import Pixels
 from memload.images.tables import Columns, read_table
 from memload.progress import byte_bar, note
-from memload.sizes import sides_of
+from memload.sizes import counted, sides_of
 from memload.writing.writer import ShardWriter
 
 Size = int | tuple[int, int] | None
@@ -145,7 +145,7 @@ def write_images(
         if album.rows is not None:
             _write_rows(rows_being_written(Path(path)), album.rows, album.stems_but(damaged), shard_bytes)
     if damaged:
-        note(f"{path}: {len(damaged)} damaged images were left out:", progress)
+        note(f"{path}: {counted(len(damaged), 'damaged image was', 'damaged images were')} left out:", progress)
         for image in damaged:
             note(f"  {image}", progress)
     return open_dataset(path)
@@ -213,7 +213,8 @@ def _album(
     damaged += damaged_masks
     if damaged and not skip_damaged:
         raise FormatError(
-            f"{images}: {len(damaged)} damaged images, which skip_damaged=True (--skip-damaged) would leave out: "
+            f"{images}: {counted(len(damaged), 'damaged image')}, which skip_damaged=True (--skip-damaged) would "
+            "leave out: "
             f"{listed([str(image) for image in damaged])}"
         )
     stems = [stem for stem in headers if masks is None or stem in mask_headers]
@@ -234,7 +235,8 @@ def _files(folder: Path, progress: bool | None, options: _LabelOptions | None = 
         others = [name for name in others if (folder / name).absolute() not in tables]
         others = [name for name in others if options.labels != "texts" or not name.endswith(".txt")]
     if others:
-        note(f"{folder}: {len(others)} files are neither JPEG nor PNG and are left out: {listed(others)}", progress)
+        what = f"{counted(len(others), 'file is', 'files are')} neither JPEG nor PNG and left out"
+        note(f"{folder}: {what}: {listed(others)}", progress)
     for name in others:
         if options is not None and Path(name).stem == "metadata":
             note(f"{folder}: {name} may be a table of the images: --table {folder / name} takes it", progress)
@@ -291,7 +293,8 @@ def _pixels(
     transparent = [pair.image.name for pair in album.pairs if pair.image.alpha]
     if transparent and chosen != "RGBA":
         note(
-            f'{len(transparent)} images have transparency, which is dropped (mode="RGBA" or --mode RGBA keeps it): '
+            f'{counted(len(transparent), "image has", "images have")} transparency, which is dropped (mode="RGBA" or '
+            "--mode RGBA keeps it): "
             f"{listed(transparent)}",
             progress,
         )
@@ -330,8 +333,9 @@ def _mode(images: Sequence[ImageFile], wanted: Mode | None) -> Mode:
     narrow = [image.name for image in images if not image.mode.startswith("I")]
     if wide and narrow:
         raise ValueError(
-            f"{len(wide)} images are 16-bit grey ({listed(wide)}) and {len(narrow)} are not ({listed(narrow)}); write "
-            "them as two sets, or convert one kind first"
+            f"{counted(len(wide), 'image is', 'images are')} 16-bit grey ({listed(wide)}) and "
+            f"{counted(len(narrow), 'is', 'are')} not ({listed(narrow)}); write them as two sets, or convert one kind "
+            "first"
         )
     if wide and wanted not in (None, "I;16"):
         raise ValueError(

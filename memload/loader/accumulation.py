@@ -15,6 +15,7 @@ from memload.columns.graph_attributes import GraphBatch
 from memload.columns.ragged_forms import Ragged
 from memload.loader.access import LoaderAccess, access
 from memload.sampling.row_plan import HeldGroup, Progress
+from memload.sizes import counted
 
 T = TypeVar("T")
 
@@ -138,7 +139,9 @@ class Accumulation(Generic[T]):
             step = micro.step
             yield batch, micro
         if not step:
-            raise RuntimeError(f"the loader ended before the {sizes.batches:,} batches that len() of it tells of")
+            raise RuntimeError(
+                f"the loader ended before the {counted(sizes.batches, 'batch', 'batches')} that len() of it tells of"
+            )
 
     def _looking_ahead(self, batches: Iterator[T], loader: LoaderAccess | None, done: int) -> Iterator[tuple[T, Micro]]:
         count, take = self._rows or rows_of, self.k - done % self.k  # groups are counted from the epoch's beginning
@@ -173,7 +176,10 @@ def _taken(batches: Iterator[T], loader: LoaderAccess | None, count: int) -> tup
 def _micro(sizes: Sequence[float], index: int) -> Micro:
     total = sum(sizes)
     if not total > 0:
-        raise ValueError(f"a group of {len(sizes)} batches has {total:g} rows, so that there is no mean over them")
+        raise ValueError(
+            f"a group of {counted(len(sizes), 'batch', 'batches')} has {total:g} rows, so that there is no mean over "
+            "them"
+        )
     return Micro(sizes[index] / total, index == len(sizes) - 1, index, len(sizes), sizes[index])
 
 
@@ -202,7 +208,9 @@ class _Sizes:
     def checked(self, number: int) -> int:
         """Return the number of a batch; raise RuntimeError if the pass should have ended before it."""
         if number >= self.batches:
-            raise RuntimeError(f"the loader goes on after the {self.batches:,} batches that len() of it tells of")
+            raise RuntimeError(
+                f"the loader goes on after the {counted(self.batches, 'batch', 'batches')} that len() of it tells of"
+            )
         return number
 
 

@@ -22,6 +22,7 @@ from memload.loader.state import CountedBatches, get_states, given_generators, s
 from memload.sampling.draws import Position
 from memload.sampling.pulls import is_stateful
 from memload.sampling.row_plan import Progress
+from memload.sizes import counted
 
 
 class OtherWorkersError(ValueError, AssertionError):
@@ -40,7 +41,11 @@ def asks_workers(loader: DataLoader[Any], progress: Progress) -> bool:
         return asks
     workers = told.get("workers", 0)
     if workers != (loader.num_workers if asks else 0):
-        saved = f"from {workers} worker processes through torchdata" if workers else "without asking worker processes"
+        saved = (
+            f"from {counted(workers, 'worker process', 'worker processes')} through torchdata"
+            if workers
+            else "without asking worker processes"
+        )
         now = f"asks {loader.num_workers}" if asks else "asks none"
         raise OtherWorkersError(
             f"the state was saved {saved}, and this loader {now}: use the num_workers and in_order that it was saved "

@@ -26,7 +26,7 @@ from mmap import PAGESIZE
 from memload.monitoring.gpu_samples import GpuSample
 from memload.monitoring.kept_graphs import LOOKS, KeptGraphs
 from memload.monitoring.samples import Sample
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 _MB = 1 << 20
 _LEAST_EPOCHS, _MOST_EPOCHS = 4, 6  # parts that must rise, one for each epoch: the more for a rise that may be chance
@@ -129,13 +129,15 @@ def _explained(growth: Finding | None, series: Sequence[Sample], graphs: Graphs,
     figures, _, rest = growth.text.partition(": ")
     lasts = "".join(rest.partition(". What is free")[1:])
     if kept.lasting or kept.losses > _MOST_LOSSES:
-        many = f"{kept.results} results are there with their graph, {kept.losses} of them single numbers"
+        results = counted(kept.results, "result is", "results are")
+        many = f"{results} there with their graph, {kept.losses} of them single numbers"
         advice = "results are kept together with their graph: keep loss.item() or x.detach() instead"
         return Finding("results kept" if growth.cause != "leak" else "leak", f"{figures}: {many}; {advice}{lasts}")
     if kept.keeps_batches:
         return Finding(
             "batches kept",
-            f"{figures}: of {kept.seen} batches that were looked at, {kept.batches} are still there: the loop keeps "
+            f"{figures}: of {kept.seen} batches that were looked at, {counted(kept.batches, 'is', 'are')} still "
+            "there: the loop keeps "
             f"batches, or views of them. Keep results (loss.item(), x.detach()) or copies (x.clone()) instead{lasts}",
         )
     if _mostly_shared(series):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import FormatError
+from memload.formats.paths import named_in_errors
 from memload.monitoring.diagnosis import Finding
 from memload.monitoring.samples import Sample
 
@@ -98,7 +99,7 @@ def read_log(path: str | os.PathLike[str]) -> list[LoggedRun]:
         FormatError: it holds no sample, or is of a newer version.
     """
     runs: list[LoggedRun] = []
-    with Path(path).open(encoding="utf-8", errors="replace") as lines:
+    with named_in_errors(Path(path)), Path(path).open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             _add_line(line, runs, path)
     runs = [run for run in runs if run.samples]

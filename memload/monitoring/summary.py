@@ -8,7 +8,7 @@ from typing import Any
 
 from memload.monitoring.diagnosis import Finding
 from memload.monitoring.samples import Sample
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class MonitorSummary:
                 f"{format_size(total)}"
             )
         lines += [f"warned of: {finding.cause} ({finding.place})" for finding in self.findings]
-        lines.append(f"{self.samples} samples in {self.seconds:.0f} s took {self.overhead:.2%} of one core")
+        lines.append(f"{counted(self.samples, 'sample')} in {self.seconds:.0f} s took {self.overhead:.2%} of one core")
         return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from memload.sampling.draws import LOOKAHEAD, Indices, Position
 from memload.sampling.ranks import CommonRows, count
 from memload.sampling.samplers import RankedSampler
 from memload.sampling.weighted_draws import Numbers, seeded
+from memload.sizes import counted
 
 
 class BlockShuffle(RankedSampler):
@@ -125,8 +126,9 @@ class BlockShuffle(RankedSampler):
         blocks = len(self.blocks)
         rows = round(self.blocks.rows * self.window / blocks)
         return (
-            f"{type(self).__name__}({self.blocks.rows:,} rows in {blocks:,} blocks, windows of {self.window:,} blocks "
-            f"(about {rows:,} rows): {100 * self.mixing:.3g} % of pairs of rows can meet)"
+            f"{type(self).__name__}({counted(self.blocks.rows, 'row')} in {counted(blocks, 'block')}, windows of "
+            f"{counted(self.window, 'block')} (about {counted(rows, 'row')}): {100 * self.mixing:.3g} % of pairs of "
+            "rows can meet)"
         )
 
     def _common_rows(self, position: Position | None) -> CommonRows:

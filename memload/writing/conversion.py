@@ -229,20 +229,25 @@ def _named(option: str, given: Any, forms: Mapping[str, Form], fits: Callable[[s
     if isinstance(given, Mapping):
         for name in given:
             if name not in forms:
-                raise ValueError(f"{option}: no field {name!r}; there are {listed}")
+                raise ValueError(f"{option}= names {name!r}, which is no field; there are {listed}")
         return dict(given)
     fitting = [name for name in forms if fits(name)]
     if not fitting:
-        what = {
-            "mask": "no row begins with the mask's shape",
-            "scale": "give the name of the field to scale, as a dict",
-            "cast": "only floating fields are cast without being named",
-        }[option]
-        of_mask = f" {given.shape}" if option == "mask" else ""
-        turned = [name for name, (_, shape) in forms.items() if option == "mask" and shape == given.shape[::-1]]
-        hint = f"; the mask has the axes of {turned[0]!r} in reverse: transpose it" if turned else ""
-        raise ValueError(f"{option}{of_mask}: {what}; the fields are {listed}{hint}")
+        raise ValueError(_fits_none(option, given, forms, listed))
     return dict.fromkeys(fitting, given)
+
+
+def _fits_none(option: str, given: Any, forms: Mapping[str, Form], listed: str) -> str:
+    """Describe a value without a name that fits no field, and what to give instead."""
+    if option == "mask":
+        turned = [name for name, (_, shape) in forms.items() if shape == given.shape[::-1]]
+        hint = f"; the mask has the axes of {turned[0]!r} in reverse: transpose it" if turned else ""
+        return f"mask {given.shape}: no row begins with the mask's shape; the fields are {listed}{hint}"
+    if option == "scale":
+        why, named = "is for the one field that can be scaled, and there are several", {_scaled(forms)[0]: given}
+    else:
+        why, named = "is for floating fields, and no field is", {next(iter(forms)): dtype_name(given.dtype)}
+    return f"{option}= without a name {why}: name it, as in {option}={named}; the fields are {listed}"
 
 
 def _scaled(forms: Mapping[str, Form]) -> list[str]:

@@ -28,6 +28,7 @@ from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.staging import Staging, makes, scratch_file
 from memload.memory.guards import check_space
 from memload.progress import note
+from memload.sizes import counted
 from memload.writing.unfinished import Journal
 
 _NUMBERED = re.compile(r"shard-(\d+)\.safetensors")
@@ -191,7 +192,7 @@ class GrowingSet:
             self._journal.record(self._own_index(), force=True)
         self._staging.leave()
         self._staging = None
-        what = f"{self.rows:,} rows are complete and kept; the same call continues after them"
+        what = f"{counted(self.rows, 'row is', 'rows are')} complete and kept; the same call continues after that"
         note(f"{self._target}: interrupted; {what}", self._progress)
 
     def _next_number(self) -> int:

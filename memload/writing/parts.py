@@ -18,7 +18,7 @@ from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.sealing import seal_parts
 from memload.formats.shards.staging import target_of
 from memload.progress import note
-from memload.sizes import format_size, parse_size
+from memload.sizes import counted, format_size, parse_size
 from memload.writing.conversion import Conversion, Conversions, words_of
 from memload.writing.copying import copy_row_source, copy_rows, row_source_of, rows_of
 from memload.writing.part_set import PartSet
@@ -48,8 +48,8 @@ class WrittenPart:
     nbytes: int
 
     def __str__(self) -> str:
-        number, files = PartNumber(self.part, self.parts), "shard" if self.shards == 1 else "shards"
-        return f"{number}: {self.rows:,} rows in {self.shards:,} {files} ({format_size(self.nbytes)})"
+        rows, shards = counted(self.rows, "row"), counted(self.shards, "shard")
+        return f"{PartNumber(self.part, self.parts)}: {rows} in {shards} ({format_size(self.nbytes)})"
 
 
 def write_part(

@@ -19,7 +19,7 @@ from memload.formats.shards.index import ShardIndex, dump_index, parse_index
 from memload.formats.shards.reading import damages_of
 from memload.formats.shards.staging import Staging, fsync_directory, write_durably
 from memload.progress import byte_bar, note
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 _OF_OTHER_FORMAT = (
     f"an unfinished write is here that memload {version} cannot go on with: its list of complete shards is damaged, or "
@@ -71,7 +71,9 @@ class Journal:
                 path.unlink()
         self.left_out = found.left_out
         nbytes = sum(shard.nbytes for shard in index.shards)
-        verified = f"{len(index.shards)} shards are complete and verified ({format_size(nbytes)})"
+        verified = (
+            f"{counted(len(index.shards), 'shard is', 'shards are')} complete and verified ({format_size(nbytes)})"
+        )
         note(f"{target}: resumed where it was interrupted, at row {index.rows:,}: {verified}", progress)
         return index
 
@@ -94,7 +96,8 @@ class Journal:
         earlier = found.version or "of an earlier version"
         by = "" if found.version == version else f", by memload {earlier}, and this is {version}"
         return (
-            f"an unfinished write left {found.index.rows:,} rows, but with another {', '.join(different)}{by}; "
+            f"an unfinished write left {counted(found.index.rows, 'row')}, but with another "
+            f"{', '.join(different)}{by}; "
             "starting over"
         )
 

@@ -26,6 +26,7 @@ from memload.formats.paths import PathLike, matching, no_file
 from memload.formats.recordings.bids import BidsName, folders_of, name_of
 from memload.memory.budget import default_threads
 from memload.memory.threads import ThreadPool
+from memload.sizes import counted
 from memload.writing.masks import as_mask, places_by_first_axis
 
 Masks = PathLike | Mapping[str, PathLike] | None
@@ -134,7 +135,7 @@ def _by_name(given: Mapping[str, PathLike], runs: Sequence[Path]) -> list[Path]:
             raise KeyError(f"mask: no run {name!r}; there are {_listed(names)}")
     without = [name for name in names if name not in given]
     if without:
-        raise ValueError(f"mask: no file for {len(without):,} of {len(names):,} runs, such as {without[0]}")
+        raise ValueError(f"mask: no file for {len(without):,} of {counted(len(names), 'run')}, such as {without[0]}")
     return [Path(given[name]) for name in names]
 
 

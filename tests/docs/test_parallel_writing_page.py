@@ -65,7 +65,7 @@ def test_the_script_writes_the_part_of_its_task(tmp_path):
     assert [task(k, **count).returncode for k in (2, 0)] == [0, 0]
     failed = task(1, SLURM_ARRAY_TASK_COUNT="1")  # submitted again alone, without PARTS
     assert failed.returncode == 2
-    assert "part must be from 0 to 0 for 1 parts" in failed.stderr
+    assert "part must be from 0 to 0 for 1 part" in failed.stderr
     assert task(1, SLURM_ARRAY_TASK_COUNT="1", PARTS="3").returncode == 0
     ds = memload.seal(tmp_path / "by_slurm")
     assert ds.fields["stim"].gather(np.arange(50)).tolist() == stim.tolist()

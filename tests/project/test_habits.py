@@ -17,6 +17,15 @@ def test_pre_commit_runs_the_versions_that_ci_installs():
     assert used <= set(re.findall(r'^    "(.*)",$', PYPROJECT, re.MULTILINE))
 
 
+def test_who_opens_an_issue_is_sent_where_security_md_says():
+    chooser = (ROOT / ".github/ISSUE_TEMPLATE/config.yml").read_text()
+    for words in ('"Report a vulnerability"', 'tab "Security"'):
+        assert words in (ROOT / "SECURITY.md").read_text()
+        assert words in chooser
+    assert re.findall(r"^ +url: (https://[^/]+)/", chooser, re.MULTILINE) == ["https://docs.github.com"]
+    assert re.search(r"^blank_issues_enabled: (true|false)\b", chooser, re.MULTILINE)
+
+
 def test_the_citation_is_of_this_version():
     version = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert version is not None

@@ -20,6 +20,7 @@ from memload.dataset.dataset import Dataset
 from memload.dataset.recordings.grids import Sampling, SliceRequest
 from memload.dataset.recordings.slicing import pieces_of, sliced
 from memload.formats.ragged_arrays import field_of
+from memload.sizes import counted
 
 Track = Field | Spikes
 """What a recording has by name: rows with a clock, or spikes."""
@@ -265,14 +266,19 @@ class Recording:
         unit = f", {clock.unit}" if clock.unit else ""
         if name in self.casts:
             unit += f" after a cast with scale={self.casts[name].scale:g}, offset={self.casts[name].offset or 0:g}"
-        return f"{about}{clock.hertz:g} Hz, {start:.1f} to {stop:.1f} s{_gaps(begins)}, {one.rows:,} rows{unit}"
+        return (
+            f"{about}{clock.hertz:g} Hz, {start:.1f} to {stop:.1f} s{_gaps(begins)}, {counted(one.rows, 'row')}{unit}"
+        )
 
     def _of_spikes(self, one: Spikes) -> str:
         silent = f", {one.silent:,} of them silent" if one.silent else ""
-        lost = f"; {one.units.lost:,} that are NaN or infinite are left out" if one.units.lost else ""
-        lost += f"; {one.units.outside:,} outside of these times are left out" if one.units.outside else ""
+        nan = counted(one.units.lost, "that is NaN or infinite is", "that are NaN or infinite are")
+        outside = counted(one.units.outside, "outside of these times is", "outside of these times are")
+        lost = f"; {nan} left out" if one.units.lost else ""
+        lost += f"; {outside} left out" if one.units.outside else ""
         begin, end, gaps = one.begin / SECOND, one.end / SECOND, _gaps(one.pieces[0])
-        return f"{len(one):,} spikes of {len(one.names):,} units{silent}, {begin:.1f} to {end:.1f} s{gaps}{lost}"
+        spikes = f"{counted(len(one), 'spike')} of {counted(len(one.names), 'unit')}"
+        return f"{spikes}{silent}, {begin:.1f} to {end:.1f} s{gaps}{lost}"
 
 
 def _unpickled(tracks: Mapping[str, Any], *others: Any) -> Recording:
@@ -280,7 +286,7 @@ def _unpickled(tracks: Mapping[str, Any], *others: Any) -> Recording:
 
 
 def _gaps(begins: Nanoseconds) -> str:
-    return f", {len(begins) - 1:,} gap{'s' * (len(begins) != 2)}" if len(begins) > 1 else ""
+    return f", {counted(len(begins) - 1, 'gap')}" if len(begins) > 1 else ""
 
 
 def _of_table(table: Intervals) -> str:
@@ -290,8 +296,8 @@ def _of_table(table: Intervals) -> str:
     low, high = seconds.min(), seconds.max()
     long = f"{low:.1f} s" if high - low < 0.05 else f"{low:.1f} to {high:.1f} s"
     columns = f": {', '.join(table.columns)}" if table.columns else ""
-    several = "s" * (len(table) != 1)
-    return f"{len(table):,} interval{several} of {long}, {table.start.min():.1f} to {table.stop.max():.1f} s{columns}"
+    times = f"{table.start.min():.1f} to {table.stop.max():.1f} s"
+    return f"{counted(len(table), 'interval')} of {long}, {times}{columns}"
 
 
 def recording(

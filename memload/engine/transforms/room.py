@@ -15,7 +15,7 @@ import torch
 from memload.memory.budget import memory_to_take, process_is_limited
 from memload.memory.guards import MARGIN, check_memory
 from memload.nested import leaves
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 FIRST_ALONE = 16 << 20
 """Bytes of a gathered batch, from which on the first is made alone."""
@@ -92,8 +92,9 @@ class Room:
         found = next(fits, 1 if self.made <= free else 0)
         if 0 < found < self.depth:
             self.to_say = (
-                f"memory has no room for {self.depth} batches ahead of the loop: each takes {format_size(self.made)} "
-                f"as your functions make it, and about as much while they work. At most {found} will be made ahead; a "
+                f"memory has no room for {counted(self.depth, 'batch', 'batches')} ahead of the loop: each takes "
+                f"{format_size(self.made)} as your functions make it, and about as much while they work. At most "
+                f"{found} will be made ahead; a "
                 "smaller batch_size= takes less, and memload.plan says beforehand what fits"
             )
         return found

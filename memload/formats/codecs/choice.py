@@ -17,7 +17,7 @@ from memload._core import Storage, bench_decode
 from memload.columns.fields import Field
 from memload.formats.codecs.by_field import SMALLEST_ROW
 from memload.formats.codecs.codec import Codec
-from memload.sizes import format_size, parse_size
+from memload.sizes import counted, format_size, parse_size
 
 DISK_RATE = 10**9  # bytes per second, of a common NVMe disk
 _SAMPLE_BYTES = 2**23
@@ -59,7 +59,7 @@ class CodecChoice:
 
     def __str__(self) -> str:
         """Return one sentence: ratio, decode rate and the choice."""
-        where = f"from a disk of {format_size(self.disk_rate)}/s with {self.threads} threads"
+        where = f"from a disk of {format_size(self.disk_rate)}/s with {counted(self.threads, 'thread')}"
         if not self.trials:
             return f"not compressed: its rows have less than {SMALLEST_ROW} bytes"
         chosen = next((trial for trial in self.trials if trial.codec == self.codec), None)

@@ -10,6 +10,7 @@ import torch
 
 from memload._core import Chain
 from memload.errors import ShardFormatError
+from memload.sizes import counted
 
 LARGEST_BLOCK = 2**30  # bytes that are decoded at once
 _SHUFFLES = ("none", "byte", "bit")
@@ -144,6 +145,7 @@ def parse_codec_entry(where: str, entry: object, unit_bytes: int, block_rows: in
     rows = codec.rows or 1
     if unit_bytes == 0 or rows * unit_bytes > LARGEST_BLOCK or block_rows % rows:
         raise ShardFormatError(
-            f"{where}: codec: blocks of {rows} rows of {unit_bytes} bytes do not fit checksums of {block_rows} rows"
+            f"{where}: codec: blocks of {counted(rows, 'row')} of {unit_bytes} bytes do not fit checksums of "
+            f"{counted(block_rows, 'row')}"
         )
     return codec

@@ -28,6 +28,7 @@ from memload.errors import FormatError
 from memload.formats.cells import number_of, values_of
 from memload.formats.nifti import is_compressed, is_nifti, nifti_name
 from memload.formats.paths import nothing_at
+from memload.sizes import counted
 
 LONG_NAMES = {"subject": "sub", "session": "ses", "acquisition": "acq", "reconstruction": "rec", "direction": "dir"}
 """What people write for entities whose keys in names of files are shorter."""
@@ -275,7 +276,9 @@ def _table(path: Path) -> tuple[list[int], dict[str, list[str]]]:
     _check_names(path, names)
     for number, row in rows[1:]:
         if len(row) != len(names):
-            raise FormatError(f"{path}: line {number} has {len(row)} cells, expected {len(names)}: {', '.join(names)}")
+            raise FormatError(
+                f"{path}: line {number} has {counted(len(row), 'cell')}, expected {len(names)}: {', '.join(names)}"
+            )
     columns = {name: [row[place] for _, row in rows[1:]] for place, name in enumerate(names)}
     return [number for number, _ in rows[1:]], columns
 

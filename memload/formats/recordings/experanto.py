@@ -33,6 +33,7 @@ from memload.formats.npy import open_npy
 from memload.formats.packages import package
 from memload.formats.raw import open_raw
 from memload.formats.recordings.found import Found, one_row
+from memload.sizes import counted
 
 _META = "meta.yml"
 _GENERATED = ("blank", "invalid")
@@ -117,7 +118,7 @@ def _add_sequence(found: Found, name: str, folder: Path, meta: Mapping[str, Any]
     else:
         rows = open_npy(folder / "data.npy", name)[name]
     if rows.rows != int(meta.get("n_timestamps", rows.rows)):
-        raise FormatError(f"its data have {rows.rows:,} rows, and {_META} says {meta['n_timestamps']:,}")
+        raise FormatError(f"its data have {counted(rows.rows, 'row')}, and {_META} says {meta['n_timestamps']:,}")
     found.fields[name], found.clocks[name] = rows, clock
     shifts = folder / "meta" / "phase_shifts.npy"
     if meta.get("phase_shift_per_signal", False) and shifts.exists() and len(given := np.load(shifts)):
@@ -133,7 +134,10 @@ def _add_screen(found: Found, name: str, folder: Path, meta: Mapping[str, Any]) 
         raise FormatError("nothing is shown: neither combined_meta.json nor meta/ has an entry")
     frames = _frames(folder, shown)
     if frames.rows != len(times):
-        raise FormatError(f"{len(shown):,} files have {frames.rows:,} frames, and there are {len(times):,} timestamps")
+        raise FormatError(
+            f"{counted(len(shown), 'file has', 'files have')} {counted(frames.rows, 'frame')}, and "
+            f"{counted(len(times), 'timestamp is', 'timestamps are')} there"
+        )
     # A frame stays until the next one.
     clock = Clock(timestamps=times, gap=max(1.0, 2 * float(np.ptp(times))))
     found.fields[name], found.clocks[name] = frames, clock
@@ -191,7 +195,7 @@ def _stored(folder: Path, number: str, entry: Mapping[str, Any]) -> Field:
     if str(entry["modality"]).lower() == "image":
         return rows if rows.rows == 1 and len(rows.shape) >= len(entry["image_size"]) else one_row(rows)
     if rows.rows != int(entry["num_frames"]):
-        raise FormatError(f"data/{number}.npy has {rows.rows:,} frames, expected {entry['num_frames']:,}")
+        raise FormatError(f"data/{number}.npy has {counted(rows.rows, 'frame')}, expected {entry['num_frames']:,}")
     return rows
 
 

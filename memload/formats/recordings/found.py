@@ -17,6 +17,7 @@ from memload.columns.intervals import Intervals
 from memload.columns.spikes import Spikes
 from memload.errors import FormatError
 from memload.formats.arrays import borrow_array
+from memload.sizes import counted
 
 
 @dataclass
@@ -85,7 +86,8 @@ class Found:
             return None
         first, without, empty = int(valid.argmin()), int((~timed).sum()), int((timed & ~valid).sum())
         self.left_out[f"{place}/start and stop"] = (
-            f"{without + empty:,} of {len(start):,} intervals are left out: {without:,} without a time, {empty:,} that "
+            f"{without + empty:,} of {counted(len(start), 'interval is', 'intervals are')} left out: {without:,} "
+            f"without a time, {empty:,} that "
             f"do not end behind their beginning; the first is number {first:,}, from {start[first]} to {stop[first]}"
         )
         return valid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from memload.formats.paths import nothing_at
+from memload.formats.paths import named_in_errors, nothing_at
 from memload.formats.recordings.experanto import is_experanto, read_experanto
 from memload.formats.recordings.folder import holds_recording, read_folder
 from memload.formats.recordings.found import Found
@@ -36,4 +36,5 @@ def reader_of(path: Path) -> Reader | None:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: {nothing_at(path)}")
-    return next((read for _, is_one, read in KINDS if is_one(path)), None)
+    with named_in_errors(path):
+        return next((read for _, is_one, read in KINDS if is_one(path)), None)

@@ -15,6 +15,7 @@ from memload.errors import FormatError
 from memload.formats.nifti import NiftiHeader, is_nifti, nifti_name, open_nifti, read_header
 from memload.formats.recordings.bids import SideCars, name_of, read_events, side_cars_of
 from memload.formats.recordings.found import Found
+from memload.sizes import counted
 
 _UNNAMED = "volumes"
 
@@ -153,8 +154,8 @@ def _every(seconds: float, start: float) -> Clock:
 def _at(path: Path, header: NiftiHeader, cars: SideCars, timing: Any) -> Clock:
     where = _saying(cars, "VolumeTiming")
     if not isinstance(timing, list) or len(timing) != header.volumes:
-        given = f"{len(timing):,} times" if isinstance(timing, list) else repr(timing)
-        raise FormatError(f"{where} has {given}, and {path.name} {header.volumes:,} volumes")
+        given = counted(len(timing), "time") if isinstance(timing, list) else repr(timing)
+        raise FormatError(f"{where} has {given}, and {path.name} {counted(header.volumes, 'volume')}")
     try:
         return Clock(timestamps=timing)
     except (TypeError, ValueError) as error:

@@ -29,6 +29,7 @@ from memload.errors import FormatError
 from memload.formats.hdf5 import fields_of_datasets, opened_hdf5
 from memload.formats.recordings.found import Found, one_row, text
 from memload.formats.recordings.nwb_zarr import ZarrDataset, ZarrGroup, is_nwb_zarr
+from memload.sizes import counted
 
 _SERIES = ("acquisition", "stimulus/presentation", "processing", "analysis", "scratch")
 _SPIKES = "units"
@@ -225,7 +226,9 @@ def _add_units(found: Found, path: Path, group: Any, *, strict: bool) -> None:
         count = len(_ends_of_units(group))
         ids = group["id"][()].tolist() if "id" in group else list(range(count))
         if len(ids) != count:
-            raise FormatError(f"{len(ids):,} units have an id, and {count:,} have spikes")
+            raise FormatError(
+                f"{counted(len(ids), 'unit has', 'units have')} an id, and {counted(count, 'has', 'have')} spikes"
+            )
         names = found.names_of_units(f"{group.name}/id", ids)
         spikes = functools.partial(_spike_times, path, group.name, names)
         found.fields[_SPIKES] = Spikes(spikes, recorded=_observed(found, group))

@@ -26,6 +26,7 @@ from memload.columns.spikes import Spikes, Units
 from memload.errors import FormatError
 from memload.formats.hdf5 import fields_of_datasets, is_hdf5, opened_hdf5
 from memload.formats.recordings.found import Found, text
+from memload.sizes import counted
 
 _OF_TIMES = ("timestamps", "timestamp_indices_1s", "domain", "unit_index")
 
@@ -159,7 +160,8 @@ def _spike_times(path: Path, place: str, names: tuple[Any, ...]) -> Units:
         units = group["unit_index"][()] if "unit_index" in group else np.zeros(len(times), np.int64)
     if len(units) != len(times) or units.min() < 0 or (len(names) and units.max() >= len(names)):
         raise FormatError(
-            f"{path}, {place}: unit_index does not fit the {len(times):,} timestamps and {len(names)} units"
+            f"{path}, {place}: unit_index does not fit the {counted(len(times), 'timestamp')} and "
+            f"{counted(len(names), 'unit')}"
         )
     names = names or tuple(range(int(units.max()) + 1))
     order = np.argsort(units, kind="stable")

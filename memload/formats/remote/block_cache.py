@@ -40,7 +40,7 @@ from memload.formats.remote.objects import Objects, Part
 from memload.formats.remote.packed_objects import PackedObjects
 from memload.formats.remote.patience import Blocks, Patience, Seen
 from memload.formats.remote.run_fetch import RunFetch
-from memload.sizes import format_size
+from memload.sizes import counted, format_size
 
 NEVER = np.iinfo(np.int32).max
 """The next use of a block that no planned batch needs."""
@@ -158,7 +158,8 @@ class BlockCache:
         """
         if (nbytes := self.bytes_of(blocks)) > self.limit:
             raise MemorySpaceError(
-                f"{format_size(nbytes)} of {self.objects.url} are needed at once, in {len(blocks)} blocks, and its "
+                f"{format_size(nbytes)} of {self.objects.url} are needed at once, in {counted(len(blocks), 'block')}, "
+                "and its "
                 f"cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or shuffle "
                 "by memload.BlockShuffle, which reads neighbours together"
             )

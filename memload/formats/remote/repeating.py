@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from memload.errors import ShardReadError, ShardWriteError
+from memload.sizes import counted
 
 _ATTEMPTS, _WRITING_ATTEMPTS = 8, 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before the second attempt, and before any other
@@ -72,7 +73,7 @@ class Requests:
             except Exception as error:
                 took = time.monotonic() - began
                 if attempt == most or _NO_TRUST in str(error) or (attempt > 1 and took >= self.patience):
-                    tried = f"{attempt} attempts in {took:.1f} s to {doing}"
+                    tried = f"{counted(attempt, 'attempt')} in {took:.1f} s to {doing}"
                     raise self._given_up(name, tried, error, begin, writing) from error
             await _pause(attempt)
         raise AssertionError

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from memload.columns.numbers import is_whole
 from memload.errors import ShardFormatError
 from memload.formats.shards.index import PARTS_HERE, ShardIndex, ShardRecord, dump_index, parse_index
+from memload.sizes import counted
 
 _COMPLETE = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.json")
 _TICKET = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.([0-9a-f]{8})")
@@ -45,7 +46,9 @@ class PartNumber:
         if self.parts is not None and self.parts < 1:
             raise ValueError(f"parts must be at least 1, got {self.parts}")
         if self.part < 0 or (self.parts is not None and self.part >= self.parts):
-            allowed = "0 or more" if self.parts is None else f"from 0 to {self.parts - 1} for {self.parts} parts"
+            allowed = (
+                "0 or more" if self.parts is None else f"from 0 to {self.parts - 1} for {counted(self.parts, 'part')}"
+            )
             raise ValueError(f"part must be {allowed}, got {self.part}; parts count from 0")
 
     def __str__(self) -> str:

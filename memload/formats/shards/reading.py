@@ -6,6 +6,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,12 @@ from memload.formats.shards.index import (
 from memload.formats.shards.ragged_shards import MappedShard, checked_blocks, open_ragged, rows_of_blocks
 from memload.formats.shards.ragged_spec import RaggedSpec
 from memload.formats.shards.safetensors_header import ShardLayout, read_layout
+from memload.sizes import counted
 
 if TYPE_CHECKING:
     from memload.progress import Bar
 
+_MOST_TOLD = 20  # places of damage in a message
 _READ_BYTES = 2**22
 
 
@@ -137,7 +140,8 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
         progress: whether to show a bar; None shows it on a terminal.
 
     Raises:
-        ChecksumError: bytes differ; the message and `damages` name each shard, field and run of rows.
+        ChecksumError: bytes differ; `damages` has the shard, field and rows of each place, the message the first 20
+            places of each folder.
         ShardFormatError: there is no index, or a malformed one.
         ValueError: `path` is the address of a store.
 
@@ -163,11 +167,24 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
 
     with byte_bar("verify", total, progress) as bar:
         checks = [_Verification(*one, bar).run() for one in zip(folders, indices, strict=True)]
-    for folder, check in zip(folders, checks, strict=True):
-        if check.damages:
-            listed = "\n".join(f"  {damage}" for damage in check.damages)
-            raise ChecksumError(f"{folder}: bytes differ from those that were written:\n{listed}", check.damages)
-    return sum(check.nbytes for check in checks)
+    nbytes = sum(check.nbytes for check in checks)
+    damaged = {folder: check.damages for folder, check in zip(folders, checks, strict=True) if check.damages}
+    if damaged:
+        text = "\n".join(_told(*one) for one in damaged.items())
+        places = [
+            replace(one, shard=str(folder.relative_to(directory) / one.shard))
+            for folder, found in damaged.items()
+            for one in found
+        ]
+        raise ChecksumError(text, places, nbytes=nbytes)
+    return nbytes
+
+
+def _told(folder: Path, damages: Sequence[Damage]) -> str:
+    listed = "".join(f"\n  {damage}" for damage in damages[:_MOST_TOLD])
+    more = len(damages) - _MOST_TOLD
+    rest = f"\n  and {counted(more, 'more place')}" if more > 0 else ""
+    return f"{folder}: bytes differ from those that were written:{listed}{rest}"
 
 
 def check_times(directory: Path) -> None:
@@ -228,7 +245,7 @@ class _Verification:
             stated = shard.checksums[tensor]
             bad = [k for k, (got, want) in enumerate(zip(sums, stated, strict=True)) if got != want]
             if bad:
-                what = f"the checksum differs, of {len(bad)} of {len(stated)} blocks"
+                what = f"the checksum differs, of {len(bad)} of {counted(len(stated), 'block')}"
                 rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
                 places = range(self._first_row + rows.start, self._first_row + rows.stop)
                 self.damages.append(Damage(shard.file, what, name, places))

@@ -10,6 +10,7 @@ from memload.columns.fields import describe
 from memload.errors import FormatError
 from memload.formats.shards.index import AnySpec, ShardIndex, dump_index, parse_index
 from memload.formats.shards.part_terms import CompletePart, PartNumber, Parts
+from memload.sizes import counted
 
 _MOST_NAMED = 12
 _MOST_SHOWN = 80  # characters of an option
@@ -79,7 +80,9 @@ def _merged(
 ) -> ShardIndex:
     """Return the index of the whole set, after checking all parts."""
     if not complete and not begun:
-        raise FileNotFoundError(f"{folder.target}: no parts of a set are here; memload.write_part writes them")
+        raise FileNotFoundError(
+            f"{folder.target}: no parts of a set are here; `memload write --part`, or memload.write_part, writes them"
+        )
     count = _count(folder.target, complete, begun, parts)
     _check_missing(folder.target, count, complete, begun)
     found = [part for part in folder.read_all(complete) if part is not None]
@@ -112,7 +115,7 @@ def _count(target: Any, complete: Sequence[PartNumber], begun: Sequence[PartNumb
         )
     (said,) = stated
     if parts is not None and said is not None and parts != said:
-        raise ValueError(f"{target}: parts={parts}, but the parts were written as {said} parts")
+        raise ValueError(f"{target}: parts={parts}, but the parts were written as {counted(said, 'part')}")
     count = said if said is not None else parts
     if count is None:
         raise ValueError(

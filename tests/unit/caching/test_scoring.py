@@ -185,7 +185,7 @@ def test_on_a_gpu_batches_come_through_the_loader_and_scores_are_the_same(ds):
         ),
         (lambda batch: batch["x"][1:], ValueError, r"shape \(499, 3\)"),
         (lambda batch: {"a": 3}, TypeError, "'a': int; expected a tensor"),
-        (lambda batch: {"a": ["x"]}, ValueError, "1 texts for 'a'"),
+        (lambda batch: {"a": ["x"]}, ValueError, "1 text for 'a'"),
         (lambda batch: {1: batch["x"]}, TypeError, "returned 1: Tensor"),
         (lambda batch: None, TypeError, "NoneType"),
     ],

@@ -1,7 +1,10 @@
 """The ceilings measure what they say, and the timing helpers count right."""
 
+import io
 import json
 import os
+import re
+import sys
 import threading
 import time
 
@@ -362,6 +365,54 @@ def test_every_command_takes_every_kind_of_set(kind, tmp_path, capsys):
     assert all(line["loader"]["median"] > 0 for line in figures["lines"] + figures["all_fields"])
     assert main(["bench", *words, "--ceiling"]) == (0 if bounded else 2)
     assert bounded or "no field here has such rows: leave --ceiling out" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """Text that is written to a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_one_bar_counts_the_runs_of_all_phases(tmp_path, monkeypatch):
+    memload.write(tmp_path / "set", {"x": np.zeros((64, 8), np.uint8), "prompt": ["a"] * 64}, progress=False)
+    monkeypatch.setattr(bench, "_BAR_AFTER", 0.0)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert main(["bench", str(tmp_path / "set"), "--batch-size", "4", "--rounds", "2"]) == 0
+    assert set(re.findall(r"/(\d+)[. ]", sys.stderr.getvalue())) == {"36"}  # 3 rounds, 3 variants, 3 runs + all fields
+    assert "bench:" in sys.stderr.getvalue()
+
+
+def test_a_set_that_is_too_small_to_measure_says_what_it_would_take(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "last_level_cache", lambda: 50_000_000)
+    np.save(tmp_path / "x.npy", np.zeros((100, 1000), np.uint8))
+    words = ["bench", str(tmp_path / "x.npy"), "--rounds", "1"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "Too small to measure: 3 batches, 100 kB in all, so that the start of a pass and the processor's cache count; "
+        "give a set of 100 MB and 8 batches or more or a smaller --batch-size."
+    )
+    assert main([*words, "--json"]) == 0
+    assert "3 batches" in json.loads(capsys.readouterr().out)["too_small"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "fits"), [(8, 8_000_000, True), (7, 10_000_000, False), (8, 7_900_000, False)]
+)
+def test_the_least_set_that_is_large_enough(rows, row_bytes, fits, monkeypatch):
+    monkeypatch.setattr(bench, "last_level_cache", lambda: None)
+    dataset = memload.from_arrays(x=np.empty((rows, row_bytes), np.uint8))
+    assert (bench.too_small(dataset, 1) is None) == fits
+
+
+def test_options_of_opening_are_those_of_other_commands(tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", stim=np.zeros((50, 4)), other=np.zeros((7, 2)))
+    words = ["bench", str(tmp_path / "x.npz"), "--rounds", "1", "--batch-size", "2"]
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith("got stim: 50, other: 7; pick those that belong together by --key\n")
+    assert main([*words, "--key", "stim"]) == 0
+    assert main(["bench", "--key", "stim"]) == 2
+    assert "--key says how a path is opened, and none is given" in capsys.readouterr().err
 
 
 def test_a_set_smaller_than_a_batch_is_refused_with_what_to_do(tmp_path, capsys):

@@ -55,6 +55,29 @@ def test_arrays_that_do_not_form_one_dataset_are_listed_one_by_one(tmp_path, cap
     assert told(capsys, tmp_path / "x.npz", "--key", "stim")[-1] == "stim: read in place; a row takes its own 16 B"
 
 
+def test_a_pattern_opens_as_elsewhere_and_says_if_its_files_form_no_dataset(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", stim=np.zeros((5, 2)))
+    np.savez("b.npz", stim=np.zeros((6, 2)))
+    assert told(capsys, "*.npz")[0].startswith("memload.Dataset: 11 rows")
+    np.savez("c.npz", stim=np.zeros((5, 3)))
+    for given, found in ((["*.npz"], "*.npz matches 3 paths"), (["a.npz", "c.npz"], "there are 2 paths")):
+        assert main(["info", *given]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("memload: these are no one dataset: field 'stim' is float64 (3,)")
+        assert said.endswith(f"; {found}: to see what each has, give one, such as a.npz\n")
+
+
+def test_a_pattern_that_one_file_matches_lists_its_arrays(tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", stim=np.zeros((5, 2)), other=np.zeros((3, 2)))
+    lines = told(capsys, tmp_path / "*.npz")
+    assert (
+        lines[0]
+        == f"{tmp_path}/x.npz: 2 arrays, which do not form one dataset; select those that belong together by --key"
+    )
+    assert lines[1].startswith("stim: 5 rows")
+
+
 def test_columns_that_are_unfit_are_told_with_the_reason(tmp_path, capsys):
     table = pa.table({"x": np.arange(3), "name": ["a", "b", "c"]})
     with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:

@@ -15,6 +15,7 @@ from memload.cli import completion, measure
 from memload.cli import main as command_line
 from memload.cli.main import COMMANDS, main
 from memload.cli.output import plain
+from memload.cli.words import in_options
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ JSON = {
     "seal": (["parts"], {"path", "rows", "nbytes", "fields"}),
     "info": (["set"], {"paths", "rows", "fields", "files", "advice"}),
     "plan": (["set", "--ram", "4GB"], {"fits", "ram", "stock", "gpu", "disk", "mem", "notes", "ways_out"}),
-    "monitor": ([str(os.getpid()), "--count", "1"], {"pid", "command", "ended", "summary", "samples"}),
+    "monitor": ([str(os.getpid()), "--count", "1"], {"pid", "command", "ended", "summary"}),
     "cache list": (["cached"], {"path", "entries"}),
     "cache rm": (["cached", "--all"], {"path", "removed"}),
     "verify": (["set"], {"path", "agrees", "nbytes", "damages"}),
@@ -69,7 +70,8 @@ def test_the_table_of_this_test_has_every_command():
 def test_every_command_has_json_on_standard_output_alone(command, folder, capsys):
     arguments, keys = JSON[command]
     assert main([*command.split(), *arguments, "--json"]) == 0
-    assert keys <= set(json.loads(capsys.readouterr().out))
+    said = capsys.readouterr().out
+    assert keys <= set(json.loads(said.splitlines()[-1] if command == "monitor" else said))
     if command not in ("bench", "write", "seal", "cache rm"):
         assert main([*command.split(), *arguments, "--json", "kept.json"]) == 0
         assert capsys.readouterr().out.strip()
@@ -129,7 +131,22 @@ WRONG = [
     (["init", "."], "Is a directory", "give a file in it"),
     (["cache", "rm", "cached"], "name the entries to remove", "--all"),
     (["plan"], "give a path", "--rows and --field"),
-    (["info", "x.npy", "--plot", "nowhere/x.png"], "nowhere/x.png", "give a path that exists"),
+    (["plan", "x.npy", "--plot", "nowhere/x.png"], "--plot nowhere/x.png: there is no folder", "make it"),
+    (["bench", ""], "memload bench: the path is empty", "the current folder is '.'"),
+    (["verify", ""], "memload verify: the path is empty", "the current folder is '.'"),
+    (["write", "x.npy", "made", "--rows", "80:"], "--rows 80: is none of the 80 rows", "which count from 0"),
+    (["write", "x.npy", "made", "--shard-bytes", "huge"], "--shard-bytes: not a size: 'huge'", '"512MB"'),
+    (["write", "x.npy", "made", "--part", "9/3"], "--part must be from 0 to 2 for 3 parts, got 9", "count from 0"),
+    (["plan", "x.npy", "--ram", "lots"], "--ram: not a size: 'lots'", '"64 MiB"'),
+    (["plan", "x.npy", "--cache-bytes", "lots"], "--cache-bytes: not a size: 'lots'", '"64 MiB"'),
+    (["plan", "--rows", "0", "--field", "x:int8:1"], "--rows is the number of rows, at least 1; got 0", "at least 1"),
+    (["plan", "x.npy", "--batch-size", "-3"], "--batch-size is a whole number from 1, not -3", "from 1"),
+    (["monitor", "1", "--interval", "0"], "--interval is a number of seconds above 0", "got --interval 0"),
+    (["doctor", "--folder", "x.npy"], "--folder x.npy: no such folder", "name one that is there"),
+    (["seal", "."], "no parts of a set are here", "`memload write --part`"),
+    (["plan", "x.npy", "--plot", "x.docx"], "--plot x.docx: an image ends in .png", "that matplotlib writes"),
+    (["monitor", "--plot", "m.jsonl", "--out", "x.svg"], "--out x.svg: the plot is a PNG", "end its name in .png"),
+    (["info", "x.npy", "--plot", "nowhere/x.png"], "--plot nowhere/x.png: there is no folder", "make it"),
 ]
 
 
@@ -145,6 +162,68 @@ def test_an_error_is_one_line_with_the_next_step(folder, capsys, arguments, what
     assert what in said.err
     assert step in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize("command", ["info", "plan", "bench", "monitor --plot", "cache list", "verify", "write"])
+def test_the_error_of_a_file_that_opens_and_cannot_be_read_names_it(command, folder, capsys):
+    assert main([*command.split(), "/proc/self/mem", *(["made"] if command == "write" else [])]) == 2
+    assert capsys.readouterr().err.startswith("memload: /proc/self/mem: ")
+
+
+def test_an_error_of_the_system_without_a_file_says_how_to_find_it():
+    said = command_line._one_line(OSError(22, "Invalid argument"), "info")
+    assert said == "Invalid argument; `memload --traceback info ...` shows where"
+
+
+WORDS = [
+    ("pick some by key=[...]", "pick some by --key"),
+    ("key=['a', 'b']", "--key a --key b"),
+    ("cast={'x': 'bfloat16', 'y': 0.5}", "--cast x=bfloat16 --cast y=0.5"),
+    ("dtype= and shape=(8, 8) stated", "--dtype and --shape 8,8 stated"),
+    ('tier="ram" takes 10 TB', "--tier ram takes 10 TB"),
+    ("skip_damaged=True (--skip-damaged) leaves them out", "--skip-damaged leaves them out"),
+    ("mask_suffix='_m' (--mask-suffix): 3", "--mask-suffix _m: 3"),
+    ('(tier="ram" or --tier ram keeps it)', "(--tier ram keeps it)"),
+    ("exists already (append=True, or --append, adds to it)", "exists already (--append adds to it)"),
+    ("tier is one of 'mmap', 'direct'; got 'attic'", "--tier is one of 'mmap', 'direct'; got 'attic'"),
+    ("call memload.open(path, key='x')", "call memload.open(path, key='x')"),
+    ("no_option=3, x.key=3, key==3", "no_option=3, x.key=3, key==3"),
+    ("/data/shape=3/x.npy, shape=3/x.npy, key=4.npy", "/data/shape=3/x.npy, shape=3/x.npy, key=4.npy"),
+]
+
+
+@pytest.mark.parametrize(("python", "options"), WORDS, ids=[one[0] for one in WORDS])
+def test_arguments_of_python_become_options(python, options):
+    known = ["--key", "--cast", "--dtype", "--shape", "--tier", "--skip-damaged", "--mask-suffix", "--append"]
+    assert in_options(python, known, ["info", "key=4.npy"]) == options
+
+
+def test_every_command_speaks_of_its_own_options(folder, capsys):
+    np.savez("several.npz", one=np.zeros((5, 2)), other=np.zeros((3, 2)))
+    for command in (["plan", "several.npz"], ["write", "several.npz", "made"]):
+        assert main(command) == 2
+        assert capsys.readouterr().err.endswith("; pick those that belong together by --key\n")
+    assert main(["write", "x.npy", "set"]) == 2
+    assert "exists already (--append adds to it)" in capsys.readouterr().err
+
+
+def test_a_cast_without_a_name_names_the_fields_that_exist(folder, capsys):
+    np.save("pixels.npy", np.zeros((5, 2), np.uint8))
+    for command, dtype in ((["write", "pixels.npy", "made"], "bfloat16"), (["plan", "pixels.npy"], "bf16")):
+        assert main([*command, "--cast", "bf16"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("memload: --cast without a name is for floating fields, and no field is: name it, as in")
+        assert f"--cast data={dtype}; the fields are data" in said
+
+
+@pytest.mark.parametrize("command", ["plan set", "bench set", "info set", "monitor --plot"])
+def test_a_plot_without_matplotlib_is_refused_before_any_work(command, folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    words = [*command.split(), "mem.jsonl"] if command.startswith("monitor") else [*command.split(), "--plot", "x.png"]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == 'memload: plots need matplotlib: pip install "memload[monitor]"\n'
 
 
 def test_an_error_that_nobody_foresaw_is_one_line_and_a_traceback_if_asked_for(monkeypatch, capsys):

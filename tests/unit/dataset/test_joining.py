@@ -98,7 +98,7 @@ def test_joins_are_what_a_dictionary_finds(kinds, left, right):
     asked = [np.array(data, dtype=object) if isinstance(data, list) else data for _, data in mine]
     values = memload.from_arrays(value=torch.arange(len(left)))
     if len(chosen) < len(right):
-        with pytest.raises(ValueError, match=r"right: .* keys are in several rows"):
+        with pytest.raises(ValueError, match=r"right: .* keys? (is|are) in several rows"):
             memload.join(values, table, left_on=asked, right_on=names)
     table = table.select(chosen)
     if -1 in found:

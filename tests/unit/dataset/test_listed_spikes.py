@@ -288,7 +288,7 @@ def test_the_span_of_a_slice_goes_from_its_first_piece_to_its_last():
 
 def test_pieces_are_kept_by_pickles_and_folders(tmp_path):
     session = memload.recording({"s": Spikes([[0.5, 3.0, 7.0]], recorded=[(6, 8), (0, 1), (1, 2)])}, clocks={})
-    assert "2 spikes of 1 units, 0.0 to 8.0 s, 1 gap" in str(session)
+    assert "2 spikes of 1 unit, 0.0 to 8.0 s, 1 gap" in str(session)
     written = memload.write(tmp_path / "s", session, progress=False)
     for one in (session, written, memload.open_recording(tmp_path / "s"), pickle.loads(pickle.dumps(session))):
         begins, ends = one.pieces("s")

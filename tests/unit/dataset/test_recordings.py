@@ -447,7 +447,7 @@ def test_a_recording_tells_what_it_has():
         (lambda: Spikes([[], []]), r"2 units have no spikes"),
         (lambda: Spikes([[0.1, math.inf]]), r"unit 0: inf is no time"),
         (lambda: Intervals([0, 1], [1, 1]), r"interval 1 is empty: it goes from 1.0 to 1.0 s; 1 of 2 are"),
-        (lambda: Intervals([0], [1], {"a": [1, 2]}), r"column 'a' has 2 values for 1 intervals"),
+        (lambda: Intervals([0], [1], {"a": [1, 2]}), r"column 'a' has 2 values for 1 interval"),
         (lambda: Intervals([0, 1], [2, 3]).split(a=1.0), r"may not overlap: interval 1 begins at 1.0 s"),
         (lambda: Intervals([0, 1], [1, 3]).split(a=0.9, b=0.2), r"together at most 1"),
         (lambda: session(clocks={"stim": 60}), r"field 'responses' has no clock"),

@@ -143,7 +143,11 @@ def blank(value):
         ("responses", lambda root: (root / "data.npy").unlink(), r"there is no data\.npy"),
         ("eye_tracker", lambda root: changed(root, n_signals=-3), r"meta\.yml says that it has -3 signals"),
         ("eye_tracker", lambda root: changed(root, n_signals=3), r"data\.mem"),
-        ("screen", lambda root: saved(root, "timestamps", TIMES[:-1]), "5 files have 182 frames, and there are 181"),
+        (
+            "screen",
+            lambda root: saved(root, "timestamps", TIMES[:-1]),
+            "5 files have 182 frames, and 181 timestamps are there",
+        ),
         ("screen", lambda root: saved(root, "timestamps", TIMES[::-1]), "timestamps must rise"),
         ("screen", lambda root: saved(root, "data/00003", VIDEOS[1][:9]), "has 9 frames, expected 60"),
         ("screen", lambda root: saved(root, "data/00003", VIDEOS[1] * 1.0), "frames differ: data/00000 has uint8"),

@@ -207,7 +207,7 @@ def test_long_runs_of_one_value_are_decoded_in_bounded_pieces(tmp_path):
 def test_a_volume_alone_is_a_dataset_of_one_row(tmp_path, capsys):
     flat = saved(tmp_path / "T1w.nii", VALUES[..., 0].astype("i2"))
     assert main(["info", str(flat)]) == 0
-    assert "1 rows, 120 B" in capsys.readouterr().out
+    assert "1 row, 120 B" in capsys.readouterr().out
     assert len(memload.open(flat)) == 1
 
 

@@ -312,7 +312,7 @@ def test_units_that_were_observed_at_different_times_are_read_where_all_were(tmp
 
 def test_spike_times_that_are_no_numbers_are_left_out_and_told(tmp_path):
     session = written(tmp_path / "x.nwb", {"spike_times": [0.5, np.nan, 1.5]}, {"spike_times": [0.7]})
-    assert "3 spikes of 2 units, 0.5 to 1.5 s; 1 that are NaN or infinite are left out" in str(session)
+    assert "3 spikes of 2 units, 0.5 to 1.5 s; 1 that is NaN or infinite is left out" in str(session)
     assert session.slices(1.0, rates={"units": 1})[0]["units"].tolist() == [[1, 1]]
     nothing = written(tmp_path / "y.nwb", {"spike_times": [np.nan, np.nan]})
     with pytest.raises(memload.FormatError, match=r"y\.nwb, /units: none of the 2 spike_times is a number"):

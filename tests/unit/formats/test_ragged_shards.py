@@ -233,7 +233,7 @@ def test_offsets_that_are_damaged_are_refused_at_open_and_found_by_verify(tmp_pa
     path = damaged(tmp_path, "x.offsets", 8, 200)
     with pytest.raises(memload.ShardFormatError, match=r"field 'x': .*shard-00000.*offset 1 is 200, which lies beyond"):
         memload.open(path)
-    with pytest.raises(memload.ChecksumError, match="the checksum differs, of 1 of 1 blocks"):
+    with pytest.raises(memload.ChecksumError, match="the checksum differs, of 1 of 1 block"):
         memload.verify(path)
 
 

@@ -87,7 +87,7 @@ def secure(tmp_path, certificate):
 
 
 def test_a_certificate_that_nobody_trusts_is_told_at_once(secure):
-    with pytest.raises(memload.ShardReadError, match=r"1 attempts .* its certificate is not one that"):
+    with pytest.raises(memload.ShardReadError, match=r"1 attempt .* its certificate is not one that"):
         memload.open(secure)
 
 

@@ -130,7 +130,7 @@ UNMATCHED = {"stem": ["a", "b", "zebra", "b", "yak"], "text": list("vwxyz")}
 
 def test_rows_and_images_without_a_partner_are_refused_with_their_numbers(photos, tmp_path):
     for option in ("table", "labels"):
-        with pytest.raises(ValueError, match=r"1 images have no row: sub/c\.png; 2 rows name no image: zebra, yak"):
+        with pytest.raises(ValueError, match=r"1 image has no row: sub/c\.png; 2 rows name no image: zebra, yak"):
             written(tmp_path / "s", photos, **{option: UNMATCHED})
     assert not (tmp_path / "s").exists()
     with pytest.raises(ValueError, match=r"no row of it names an image in .*photos"):
@@ -143,7 +143,7 @@ def test_rows_and_images_without_a_partner_are_left_out_if_asked_and_told(photos
     assert json.loads((tmp_path / "s" / "index.json").read_text())["rows"] == 2
     memload.write_images(tmp_path / "t", photos, table=UNMATCHED, skip_unmatched=True)
     said = capfd.readouterr().err
-    assert "left out: 1 images have no row: sub/c.png" in said
+    assert "left out: 1 image has no row: sub/c.png" in said
     assert "left out: 2 rows name no image: zebra, yak" in said
 
 
@@ -164,7 +164,7 @@ def test_masks_and_labels_of_each_image_are_stored_once_too(photos, tmp_path):
 
 
 def test_a_table_of_labels_that_names_an_image_twice_says_what_takes_it(photos, tmp_path):
-    with pytest.raises(ValueError, match=r"1 images have several rows: b; given as table= \(--table\), each row"):
+    with pytest.raises(ValueError, match=r"1 image has several rows: b; given as table= \(--table\), each row"):
         written(tmp_path / "s", photos, labels={"file": [*NAMES, "b"]})
 
 
@@ -265,7 +265,7 @@ def test_texts_beside_the_images_become_a_field(photos, tmp_path, capfd):
     assert [(ds[i]["file"], ds[i]["text"]) for i in range(3)] == [(n, f"number {k} ☃") for k, n in enumerate(NAMES)]
     assert "stay out" not in capfd.readouterr().err
     (photos / "b.txt").unlink()
-    with pytest.raises(ValueError, match=r"1 images have no \.txt file of their name: b\.png"):
+    with pytest.raises(ValueError, match=r"1 image has no \.txt file of its name: b\.png"):
         written(tmp_path / "t", photos, labels="texts")
 
 

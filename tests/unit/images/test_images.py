@@ -286,7 +286,7 @@ def test_transparency_is_kept_where_asked_and_dropped_with_a_word(tmp_path, capf
     made = random_image("RGBA", 4, 4)
     save(made, tmp_path / "p" / "a.png")
     memload.write_images(tmp_path / "s", tmp_path / "p")
-    assert "1 images have transparency, which is dropped" in capfd.readouterr().err
+    assert "1 image has transparency, which is dropped" in capfd.readouterr().err
     ds = memload.write_images(tmp_path / "t", tmp_path / "p", mode="RGBA")
     assert capfd.readouterr().err == ""
     assert torch.equal(ds[0]["image"], planes(made))
@@ -345,17 +345,17 @@ def test_masks_may_have_a_suffix_to_the_names_of_their_images(pairs):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: remove(p, "masks/b.png"), "1 images have no mask of their name: b"),
-        (lambda p: remove(p, "images/c.jpg"), "1 masks have no image of their name: c"),
-        (lambda p: save(random_image("L", 6, 8), p / "masks/e/a.png"), "1 masks have no image of their name: e/a"),
+        (lambda p: remove(p, "masks/b.png"), "1 image has no mask of its name: b"),
+        (lambda p: remove(p, "images/c.jpg"), "1 mask has no image of its name: c"),
+        (lambda p: save(random_image("L", 6, 8), p / "masks/e/a.png"), "1 mask has no image of its name: e/a"),
         (lambda p: save(random_image("L", 6, 8), p / "images/a.png"), r"differ in their suffix only.*: a\.jpg, a\.png"),
         (lambda p: save(random_image("L", 6, 8), p / "masks/a.jpg"), r"differ in their suffix only"),
-        (lambda p: save(random_image("L", 8, 6), p / "masks/a.png"), r"1 do not: a\.png 8 x 6 for 6 x 8"),
+        (lambda p: save(random_image("L", 8, 6), p / "masks/a.png"), r"1 does not: a\.png 8 x 6 for 6 x 8"),
         (lambda p: save(random_image("I;16", 6, 8), p / "masks/a.png"),
-         r"8 bits, or all of them 16; 1 of 4 have 16: a"),
+         r"8 bits, or all of them 16; of 4, 1 has 16: a"),
         (lambda p: [save(random_image("I;16", 6, 8), p / "images/e.png"),
                     save(random_image("L", 6, 8), p / "masks/e.png")],
-         r"1 images are 16-bit grey \(e\.png\) and 4 are not \(a\.jpg, b\.jpg, c\.jpg, d\.jpg\)"),
+         r"1 image is 16-bit grey \(e\.png\) and 4 are not \(a\.jpg, b\.jpg, c\.jpg, d\.jpg\)"),
         (lambda p: [remove(p, "masks/a.png"), save(random_image("L", 6, 8), p / "masks/a.jpg")],
          r"JPEG changes numbers: save them as PNG, .*a\.jpg"),
     ],
@@ -413,7 +413,7 @@ def test_folders_that_are_not_there_or_hold_no_images_say_so(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(NotADirectoryError, match="expected a folder of images"):
         written(tmp_path / "s", tmp_path / "file")
-    with pytest.raises(ValueError, match=r"no JPEG or PNG file in it \(1 others\)"):
+    with pytest.raises(ValueError, match=r"no JPEG or PNG file in it \(1 other\)"):
         written(tmp_path / "s", tmp_path)
 
 
@@ -422,7 +422,7 @@ def test_other_files_stay_out_and_are_named_and_hidden_ones_are_not_seen(pairs, 
         (pairs / "images" / name).parent.mkdir(exist_ok=True)
         (pairs / "images" / name).write_text("")
     assert len(memload.write_images(pairs / "s", pairs / "images", pairs / "masks")) == 4
-    assert "2 files are neither JPEG nor PNG and are left out: notes.txt, x.webp" in capfd.readouterr().err
+    assert "2 files are neither JPEG nor PNG and left out: notes.txt, x.webp" in capfd.readouterr().err
 
 
 # Labels
@@ -475,11 +475,11 @@ def test_what_is_written_into_a_table_is_what_is_read(tmp_path_factory, cells):
     [
         ("name,label\na,1\n", "its first line needs one of file, file_name, stem"),
         ("file;label\na;1\n", "separated by commas, not by ';'"),
-        ("stem,label\na,1\nb,2\nc,3\nd.gif,4\n", "1 images have no row: d.*; 1 rows name no image: d.gif"),
+        ("stem,label\na,1\nb,2\nc,3\nd.gif,4\n", "1 image has no row: d.*; 1 row names no image: d.gif"),
         ("", "its first line needs one of"),
         ("stem,label\na,1\nb,2\n", r"2 images have no row: c\.jpg, d\.jpg"),
-        ("stem,label\na,1\nb,2\nc,3\nd,4\ne,5\n", "1 rows name no image: e"),
-        ("stem,label\na,1\nb,2\nc,3\nd,4\na.jpg,5\n", "1 images have several rows: a"),
+        ("stem,label\na,1\nb,2\nc,3\nd,4\ne,5\n", "1 row names no image: e"),
+        ("stem,label\na,1\nb,2\nc,3\nd,4\na.jpg,5\n", "1 image has several rows: a"),
         ("stem,label\na,1\nb,2,3\n", r"row 2 \(b, 2, 3\) has 3 cells, the first line 2"),
         ("stem,label,label\na,1,1\n", r"the columns \['label'\] occur twice"),
         ("stem,image\na,1\n", r"the set has fields named \['image'\] already"),
@@ -537,7 +537,7 @@ def test_a_damaged_image_is_an_error_that_names_it_or_is_left_out_and_listed(pai
     ds = memload.write_images(pairs / "t", pairs / "images", pairs / "masks", skip_damaged=True)
     assert [ds[i]["file"] for i in range(len(ds))] == ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]
     said = capfd.readouterr().err
-    assert "1 damaged images were left out" in said
+    assert "1 damaged image was left out" in said
     assert f"bad-{name}" in said
 
 

@@ -186,7 +186,7 @@ def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):
         (["--field", "x", "a.npy"], "--field is of a dataset that does not exist yet: leave it out, or the path a.npy"),
         (["--rows", "3"], "needs both --rows and --field"),
         (["--rows", "3", "--field", "x:uint8:a"], "expected NAME:DTYPE:SHAPE"),
-        (["--rows", "3", "--field", "x:uint8:4", "--cast", "x"], "--cast: no field is floating: name the field"),
+        (["--rows", "3", "--field", "x:uint8:4", "--cast", "bf16"], "name it, as in --cast x=bf16; the fields are x"),
         (["--rows", "3", "--field", "x:uint8:4", "--cast", "=bfloat16"], "expected [[SET:]NAME=]DTYPE"),
         (["--rows", "3", "--field", "x:uint8:4", "--ram", "much"], "not a size"),
         (["--rows", "3", "--field", "x:uint8:4", "--measure", "2", "--processes", "2"], "leave --processes out"),
