@@ -1,13 +1,13 @@
 """Rows in pinned RAM that the copy engine brings to a device: batches are those that the kernel alone would make."""
 
 import json
-import os
 import warnings
 from collections import deque
 
 import numpy as np
 import pytest
 import torch
+from children import refused_in_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels_by_address import kernels_in_python
@@ -166,10 +166,15 @@ def test_a_step_that_is_left_out_shows(call):
     parts = memload.to_device(local, "cpu", bytes=2000)
     expected = [*loader_of(local)]
     late = {"copies": (3000, 6000), "work": (0, 0), "loop": (0, 0)}
-    whole, broken = SimulatedInterface(**late), SimulatedInterface(**late)
+    whole = SimulatedInterface(**late)
     assert not is_caught(whole, loader_of(parts, whole, by_copies=True), expected)
-    broken.simulated.leave_out(call)
-    assert is_caught(broken, loader_of(parts, broken, by_copies=True), expected)
+    for times in (1, 4, 16):  # on a busy machine the host may come after a copy that it does not wait for
+        broken = SimulatedInterface(**{**late, "copies": (3000 * times, 6000 * times)})
+        broken.simulated.leave_out(call)
+        caught = is_caught(broken, loader_of(parts, broken, by_copies=True), expected)
+        if caught:
+            break
+    assert caught
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -362,16 +367,7 @@ def test_fields_that_lie_differently_are_copied_apart_and_windows_left_to_the_ke
 
 def test_forked_processes_which_do_not_have_the_rows_are_told_so():
     parts = halves(dataset())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
-        child = os.fork()
-    if child == 0:
-        try:
-            next(iter(loader_of(parts, SimulatedInterface(), by_copies=True)))
-        except memload.DeviceError as error:
-            os._exit(int("belong to the process that loaded them" in str(error)))
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert refused_in_fork(lambda: next(iter(loader_of(parts, SimulatedInterface(), by_copies=True)))) == 1
 
 
 @given(st.data())
