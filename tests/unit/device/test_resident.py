@@ -27,7 +27,7 @@ from memload.device.frames import FrameIndex, frames_of
 from memload.device.loading import does_not_fit
 from memload.device.pinned_memory import PinnedMemory, Reads, _unpin, resident_fields
 from memload.device.resident import ResidentColumn
-from memload.device.resident_batches import ResidentBatches, ResidentSettings
+from memload.device.resident_batches import ResidentBatches
 from memload.engine.readers import resolve
 from memload.engine.settings import BatchSizes
 from memload.engine.transforms.seeding import PassSeed
@@ -328,9 +328,7 @@ def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass_and_stays_
         return len(batch)
 
     source = replace(resolve(moved), collate=collate)
-    taken = ResidentBatches(
-        ResidentSettings(source, BatchSizes(4, 4, 8), drop_last=False, transform=lambda fields: -fields)
-    )
+    taken = ResidentBatches(source, BatchSizes(4, 4, 8), transform=lambda fields: -fields)
     taken.begin(PassSeed(0))
     taken.extend(np.arange(8))
     taken.finish()

@@ -23,8 +23,8 @@ import memload
 from memload.device import gathering, kernels, split_tier
 from memload.device.batch_maker import BatchMaker
 from memload.device.frames import FrameIndex
+from memload.device.gathered_ahead import GatheredAhead
 from memload.device.placing import Placer
-from memload.device.resident_batches import GatheredAhead
 from memload.device.shares import Table, checked_weights, dealt_out, frames_on_devices, frequencies, renumbered
 from memload.device.split_rows import SplitRows, parts_of
 from memload.device.split_tier import SplitColumn, gathered_by, loaded_in_parts
