@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memload.device.copied_rows import AHEAD, ArrivedNumbers, CopiedRows
+from memload.device.copied_rows import AHEAD, ArrivedNumbers, ArrivedRows, CopiedRows
 from memload.device.devices import raise_device_error
 from memload.device.placing import Placer, plain_members
 from memload.device.resident_batches import Made, ResidentBatches
-from memload.device.row_numbers import Arrived, HostNumbers, RowNumbers
-from memload.device.split_tier import SplitColumn
+from memload.device.row_numbers import HostNumbers, RowNumbers
 from memload.device.split_transfer import BegunTransfer, SplitTransfer
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.gatherer import BatchResult
@@ -52,16 +51,18 @@ class GatheredAhead(ResidentBatches):
         super().__init__(source, sizes, **options)
         self._placer, self._transfer = placer, transfer
         self._numbers = HostNumbers(self._maker.indices)
-        self._begun: deque[_Begun | BatchResult] = deque()
+        self._begun: deque[BegunTransfer | BatchResult] = deque()
         self._ahead: deque[Made | BatchResult] = deque()
         self.kept: CopiedRows | None = None  # what the next pass may have, once this one is closed
 
     def _next_made(self) -> Made | None:
+        self._maker.check_here()
         try:
             loop = self._placer.pace()
         except RuntimeError:
             with self._placer.in_words():
                 raise
+        began = time.perf_counter()
         if not self._ahead:
             self._launch_another(wait=True)
         found = self._ahead.popleft() if self._ahead else None
@@ -69,63 +70,60 @@ class GatheredAhead(ResidentBatches):
             found.result()  # raises the error of this batch
         if not isinstance(found, Made):
             return None
-        batch = self._handed_over(found.batch, loop)
+        self._hand_over(found.batch, loop)
         self._launch_another(wait=False)
-        return found._replace(batch=batch)
+        self._waited += time.perf_counter() - began
+        return found
 
-    def _handed_over(self, batch: Any, loop: Any) -> Any:
+    def _hand_over(self, batch: Any, loop: Any) -> None:
         try:
-            return self._placer.hand_over(batch, loop, plain_members(batch) or None)  # each has memory of its own
+            self._placer.hand_over(batch, loop, plain_members(batch) or None)  # each has memory of its own
         except RuntimeError:
             with self._placer.in_words():
                 raise
 
     def _launch_another(self, *, wait: bool) -> None:
         """Launch the kernel of the next batch of the plan, if there is one that need not be waited for, or `wait`."""
-        self._begin_more()
         if not self._begun:
-            return
+            self._begin_more()
+            if not self._begun:
+                return
         begun = self._begun[0]
         made = begun if isinstance(begun, BatchResult) else self._captured(self._launched, begun, wait)
         if made is not None:
             self._begun.popleft()
             self._ahead.append(made)
-            self._begin_more()
+        self._begin_more()
 
     def _begin_more(self) -> None:
         most = AHEAD if self._transfer is None else self._transfer.ahead
         while len(self._begun) < most and self._plan.ready:
             self._begun.append(self._captured(self._begin, self._plan.take()))
 
-    def _begin(self, rows: NDArray[np.int64]) -> _Begun:
-        began = time.perf_counter()
-        self._maker.check_here()
+    def _begin(self, rows: NDArray[np.int64]) -> BegunTransfer:
         own = self._transfer
-        transfer = BegunTransfer(self._numbers.of(rows)) if own is None else own.begin(rows)
-        return _Begun(rows, transfer, time.perf_counter() - began)
+        return BegunTransfer(rows, self._numbers.of(rows)) if own is None else own.begin(rows)
 
-    def _launched(self, begun: _Begun, wait: bool) -> Made | None:
+    def _launched(self, begun: BegunTransfer, wait: bool) -> Made | None:
         """Return a batch whose kernel is launched; None: its rows are late, and without `wait` not waited for."""
-        began = time.perf_counter()
-        own, transfer, arrived = self._transfer, begun.transfer, None
-        if own is not None:
-            if not wait and not own.is_ready(transfer):
+        own, arrived = self._transfer, None
+        if own is not None and (copied := own.still_copied(begun)) is not None:
+            arrived = copied.take(wait=wait)
+            if arrived is None:
                 return None
-            arrived = own.arrived(transfer)
-        batch = self._placer.launch(self._make_of, begun.rows, transfer, arrived)
+        batch = self._placer.launch(self._make_of, begun, arrived)
         if own is not None:
-            own.launched(transfer)
-        return Made(batch, begun.rows, begun.seconds + time.perf_counter() - began)
+            own.launched(begun)
+        return Made(batch, begun.rows)
 
-    def _make_of(
-        self, rows: NDArray[np.int64], transfer: BegunTransfer, arrived: Mapping[SplitColumn, Arrived] | None
-    ) -> Any:
+    def _make_of(self, begun: BegunTransfer, arrived: ArrivedRows | None) -> Any:
         """Return a batch, in the stream that is the current one."""
-        device = self._maker.device
-        if arrived is None or transfer.copied is None:
-            numbers = self._numbers.of(rows) if transfer.numbers is None else transfer.numbers
-            return self._maker(rows, self._seed, RowNumbers.over(numbers, device))
-        return self._maker(rows, self._seed, ArrivedNumbers(transfer.copied, arrived, device))
+        maker, (rows, found, copied, _) = self._maker, begun
+        if arrived is None or copied is None:
+            numbers = RowNumbers.over(self._numbers.of(rows) if found is None else found, maker.device)
+        else:
+            numbers = ArrivedNumbers(copied, arrived, maker.device)
+        return maker.make(rows, self._seed, numbers)
 
     def _captured(self, step: Callable[..., T], *given: Any) -> T | BatchResult:
         """Return the result of a step of a batch, or the error that its `next` has to raise."""
@@ -151,20 +149,6 @@ class GatheredAhead(ResidentBatches):
         if self._transfer is not None:
             self.kept = self._transfer.close(keep_slots, at_once)
         super().close(keep_slots, at_once)
-
-
-class _Begun(NamedTuple):
-    """A batch of the plan whose kernel was not launched yet.
-
-    Attributes:
-        rows: its row numbers.
-        transfer: how its rows come out of pinned RAM.
-        seconds: what that took the calling thread.
-    """
-
-    rows: NDArray[np.int64]
-    transfer: BegunTransfer
-    seconds: float
 
 
 def _raised(error: RuntimeError, device: torch.device) -> BatchResult:

@@ -43,12 +43,10 @@ class Made(NamedTuple):
     Attributes:
         batch: the batch on its device.
         rows: its row numbers.
-        seconds: what its gather took the calling thread.
     """
 
     batch: Any
     rows: NDArray[np.int64]
-    seconds: float
 
 
 class ResidentBatches(Gatherer):
@@ -107,7 +105,6 @@ class ResidentBatches(Gatherer):
         if made is None:
             return None
         self._batches, self._gathered = self._batches + 1, self._gathered + len(made.rows)
-        self._waited += made.seconds
         if self._collate or self._transform:
             return capture(self._finished, made.batch, made.rows)
         return made.batch
@@ -122,7 +119,8 @@ class ResidentBatches(Gatherer):
             batch = self._maker(rows, self._seed)
         except RuntimeError as error:
             raise_device_error(error, "gathering a batch", self._device)
-        return Made(batch, rows, time.perf_counter() - begun)
+        self._waited += time.perf_counter() - begun
+        return Made(batch, rows)
 
     def _finished(self, batch: Any, rows: Indices) -> BatchResult:
         """Return the result of the user's functions for a batch."""

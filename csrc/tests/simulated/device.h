@@ -34,7 +34,8 @@ struct Lateness {
 };
 
 // Made by create(). Ends its threads when it dies, without waiting for what is still queued. In a forked child, which
-// does not have the threads, whatever goes into a stream throws, and the end of the device or of its memory does nothing.
+// does not have the threads, whatever goes into a stream throws, and the end of the device or of its memory does
+// nothing.
 class SimulatedDevice final : public Device, public std::enable_shared_from_this<SimulatedDevice> {
  public:
   // pinnable: the most bytes that can be pinned at once. at_once: nothing is late; each thing is done by the thread
