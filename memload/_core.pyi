@@ -1087,9 +1087,9 @@ class Pipeline:
         """
         The next batch as a list of DLPack capsules, or with a route or borrowed memory of (part, offset, DLPack code, bits, shape); None at the end; a tuple like that of needed_destination(): set_destination() comes first. Raises TimeoutError, ShardReadError, IndexError.
         """
-    def next_addresses(self) -> typing.Any:
+    def next_addresses(self, wait: bool = True) -> typing.Any:
         """
-        With buffers: the next batch as the addresses of its fields on the device; None at the end.
+        With buffers: the next batch as (address, rows) of each of its fields on the device; None at the end, or without `wait`, if it is not there yet.
         """
     def push(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """

@@ -122,15 +122,17 @@ class PyPipeline {
     return next_as(timeout, [this](const Batch& batch) { return arrays(batch); });
   }
 
-  // The addresses of the next batch's fields on the device; None at the end.
-  py::object next_addresses() {
-    return next_as(0.0, [](const Batch& batch) {
-      py::list found(batch.outputs.size());
-      for (std::size_t f = 0; f < batch.outputs.size(); ++f) {
-        found[f] = py::int_(reinterpret_cast<std::uintptr_t>(batch.passing + batch.outputs[f].offset));
-      }
-      return found;
-    });
+  // The addresses of the next batch's fields on the device, each with its rows; None at the end, or without `wait`, if
+  // the batch is not there yet.
+  py::object next_addresses(bool wait) {
+    if (wait) return next_as(0.0, &addresses);
+    Batch batch;
+    Step step{};
+    {
+      const WithoutGil released;
+      step = pipeline_->next_if_ready(batch);
+    }
+    return step == Step::batch ? taken(std::move(batch), &addresses) : py::none();
   }
 
   void release() {
@@ -146,9 +148,7 @@ class PyPipeline {
     while (true) {
       switch (timeout > 0 ? wait(batch, span_of(left()), /*steal=*/false) : wait(batch, kPatience, /*steal=*/true)) {
         case Step::batch:
-          row_numbers_ = std::move(batch.row_numbers);
-          asked_.reset();
-          return make(batch);
+          return taken(std::move(batch), make);
         case Step::needs_destination:
           if (const auto need = wanted()) return py::make_tuple(need->first, need->second);
           break;
@@ -263,6 +263,22 @@ class PyPipeline {
     return pipeline_->next(batch, span, steal);
   }
 
+  template <class Make>
+  py::object taken(Batch batch, const Make& make) {
+    row_numbers_ = std::move(batch.row_numbers);
+    asked_.reset();
+    return make(batch);
+  }
+
+  static py::list addresses(const Batch& batch) {
+    py::list found(batch.outputs.size());
+    for (std::size_t f = 0; f < batch.outputs.size(); ++f) {
+      const Output& one = batch.outputs[f];
+      found[f] = py::make_tuple(reinterpret_cast<std::uintptr_t>(batch.passing + one.offset), one.rows);
+    }
+    return found;
+  }
+
   static py::object sizes_of(const std::optional<DestinationSize>& need) {
     if (!need) return py::none();
     return py::make_tuple(need->first, need->second);
@@ -363,9 +379,8 @@ void register_pipeline(py::module_& m) {
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
            "batches go to a device, by `slots`; buffers: (address, number, bytes of each) of the device's memory that "
-           "they go to in turn, instead of "
-           "memory that set_destination() gives. borrowed: they are gathered into memory that set_destination() gives. "
-           "tile_bytes: of decoded chunks that are kept for further batches. "
+           "they go to in turn, instead of memory that set_destination() gives. borrowed: they are gathered into "
+           "memory that set_destination() gives. tile_bytes: of decoded chunks that are kept for further batches. "
            "`spares` keep memory that is not pinned, and threads, for the next pass. cpus: those near the slots, on "
            "which threads stay if each has one.")
       .def_property_readonly("rows", &PyPipeline::rows, "The number of rows of the data set.")
@@ -377,8 +392,9 @@ void register_pipeline(py::module_& m) {
            "Plan one batch: of these rows those whose numbers are at least `first`, counted from there; none: nothing. "
            "Returns the numbers of all rows, in which those are `first`, first + 1, ..., and how many they are.")
       .def("finish", &PyPipeline::finish, "No more rows will come.")
-      .def("next_addresses", &PyPipeline::next_addresses,
-           "With buffers: the next batch as the addresses of its fields on the device; None at the end.")
+      .def("next_addresses", &PyPipeline::next_addresses, py::arg("wait") = true,
+           "With buffers: the next batch as (address, rows) of each of its fields on the device; None at the end, or "
+           "without `wait`, if it is not there yet.")
       .def("release", &PyPipeline::release,
            "With buffers: all that reads the batch that next_addresses() gave first is in its stream by now.")
       .def("next", &PyPipeline::next, py::arg("timeout") = 0.0,

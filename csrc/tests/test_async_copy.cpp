@@ -616,6 +616,29 @@ TEST(a_buffer_that_is_not_released_is_asked_for) {
   CHECK(pipeline->close());
 }
 
+TEST(a_batch_that_is_not_there_is_neither_waited_for_nor_gathered_where_it_is_asked_for) {
+  const Indices plan = shuffled(9, 9);
+  Bench bench({numbered(9, 100, 1)});
+  const SimulatedMemory::Lease memory = bench.device->empty(4096, bench.route.copies);
+  bench.buffers = DeviceBuffers{memory.get(), 1, 4096};
+  const auto pipeline = bench.pass(plan, 3, 1, 1);
+  Batch batch;
+  const auto polled = [&] {
+    Step step = Step::waiting;
+    while (step == Step::waiting) step = pipeline->next_if_ready(batch);
+    return step;
+  };
+  for (std::size_t at = 0; at < plan.size(); at += 3) {
+    CHECK(polled() == Step::batch);
+    CHECK(batch.row_numbers ==
+          Indices(plan.begin() + static_cast<std::ptrdiff_t>(at), plan.begin() + static_cast<std::ptrdiff_t>(at) + 3));
+    if (at + 3 < plan.size()) CHECK(pipeline->next_if_ready(batch) == Step::waiting);  // the buffer is not released
+    pipeline->release();
+  }
+  CHECK(polled() == Step::end);
+  CHECK_EQ(pipeline->stats().stolen_pieces, 0u);
+}
+
 TEST(a_batch_that_is_larger_than_a_buffer_is_an_error_at_its_turn) {
   Bench bench({numbered(9, 1000, 1)});
   const SimulatedMemory::Lease memory = bench.device->empty(4096, bench.route.copies);

@@ -9,7 +9,8 @@ Destinations: `destinations` offers them to a pass. `destination_buffers` gather
 there, `shared_frames` sends windows as frames, `placing` copies whole batches, `device_batches` casts and delivers
 them, and `static_buffers` keeps addresses.
 Resident data: `loading` loads the stored `frames` into a table, whose rows are `resident` fields; `pinned_memory` is
-such a table in RAM. `batch_maker` makes a batch by one native call, and `resident_batches` those of a pass.
+such a table in RAM. `batch_maker` makes a batch by one native call, and `resident_batches` those of a pass, which are
+`gathered_ahead` where rows cross a bus, as `resident_settings` says.
 `split_tier` keeps rows in several memories, chosen by `shares`; `split_transfer` lets the kernel read those in RAM or
 has them copied by `copied_rows`, as `transfer_choice` finds faster. `group_loading` splits rows over processes of a
 machine, by `node_memory` and `node_sharing`.

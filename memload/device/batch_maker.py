@@ -71,8 +71,10 @@ class BatchMaker:
             DeviceError: this process does not have the rows.
         """
         self.check_here()
-        if numbers is None:
-            numbers = RowNumbers(self.indices, rows, self.device)
+        return self.make(rows, seed, RowNumbers(self.indices, rows, self.device) if numbers is None else numbers)
+
+    def make(self, rows: NDArray[np.int64], seed: PassSeed | None, numbers: RowNumbers) -> Any:
+        """Do what a call does, in a process that `check_here` has looked at."""
         made = self._by_kernels(numbers, len(rows)) if len(rows) else {}
         if len(made) == len(self._members):
             return self._layout.build(iter(made.values()))
@@ -98,9 +100,7 @@ class BatchMaker:
             self._kernels = [kernel for kernel in map(_kernel_of, range(len(self._members)), self._members) if kernel]
         if not self._kernels:
             return {}
-        made = {
-            one.place: torch.empty((rows, *one.shape), dtype=one.dtype, device=self.device) for one in self._kernels
-        }
+        made = {one.place: one.like.new_empty((rows, *one.shape)) for one in self._kernels}
         launch_all([one.launch(made[one.place], rows, numbers) for one in self._kernels], self.device)
         for one in self._kernels:
             one.column.was_read()
@@ -114,28 +114,28 @@ class _FieldKernel(NamedTuple):
         place: the place of the field among those of the batch.
         native: the kernel, as `memload._cuda` launches it.
         column: the column of the field.
-        dtype: that of the field in a batch.
+        like: no rows of the field in a batch, on the device: it allocates faster than a dtype and a device do.
         shape: the shape of a row of the batch.
         frames: the number of frames of a row.
         steps: the steps of windows, on the device; None: rows are no windows.
+        along: the address of the steps, 0 if there are none, and their number.
     """
 
     place: int
     native: Any
     column: ResidentColumn
-    dtype: torch.dtype
+    like: torch.Tensor
     shape: tuple[int, ...]
     frames: int
     steps: torch.Tensor | None
+    along: tuple[int, int]
 
     def launch(self, out: torch.Tensor, rows: int, numbers: RowNumbers) -> Launch:
         """Return the launch that makes so many rows of the field."""
-        column, steps = self.column, self.steps
-        along = (0, 1) if steps is None else (steps.data_ptr(), len(steps))
-        choice = numbers.of_column(column).data_ptr(), *along
-        arrived = numbers.arrived(column)
-        last = None if arrived is None else (arrived.address, arrived.rows)
-        return self.native, out.data_ptr(), rows * self.frames, choice, last, column.crosses_bus(numbers)
+        column = self.column
+        choice, arrived = (numbers.of_column(column).data_ptr(), *self.along), numbers.arrived(column)
+        beside = column.crosses_bus(arrived=arrived is not None)
+        return self.native, out.data_ptr(), rows * self.frames, choice, arrived, beside
 
 
 def _kernel_of(place: int, member: _Member) -> _FieldKernel | None:
@@ -151,7 +151,9 @@ def _kernel_of(place: int, member: _Member) -> _FieldKernel | None:
     if kernel is None:
         return None
     dtype = field.dtype if cast is None else cast.dtype
-    return _FieldKernel(place, kernel.native, column, dtype, field.shape, len(index.steps or (0,)), steps)
+    along = (0, 1) if steps is None else (steps.data_ptr(), len(steps))
+    like = torch.empty(0, dtype=dtype, device=column.table.device)
+    return _FieldKernel(place, kernel.native, column, like, field.shape, len(index.steps or (0,)), steps, along)
 
 
 def _made(member: _Member, rows: NDArray[np.int64], casting: Casting, numbers: RowNumbers) -> torch.Tensor:

@@ -10,9 +10,10 @@ The kernel then gathers the batch from the rows on the device and those that arr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -90,11 +91,14 @@ class Together:
     def _buffer_bytes(self, rows: int) -> int:
         return -(-max(1, self.most_bytes(rows)) // _ALIGN) * _ALIGN
 
-    def buffers(self, rows: int, interface: Interface) -> Sequence[torch.Tensor]:
-        """Return memory of the device for batches of so many rows, in one block, that the stream `work` reads, too."""
+    def buffers(self, rows: int, interface: Interface) -> torch.Tensor:
+        """Return memory of the device for batches of so many rows, in one block, that the stream `work` reads, too.
+
+        It is uint8 (batches, bytes of a batch).
+        """
         memory = interface.empty(self.device_bytes(rows), interface.copies)
         interface.hold(memory, interface.work)
-        return memory.view(self.ahead(rows), self._buffer_bytes(rows)).unbind()
+        return memory.view(self.ahead(rows), self._buffer_bytes(rows))
 
 
 def _pipeline_field(column: SplitColumn) -> Any:
@@ -121,34 +125,51 @@ def ring_bytes(groups: Sequence[Together], options: CopyOptions) -> int:
     return sum(_core.Pipeline.ring_bytes(one.fields, rows, one.ahead(rows), threads) for one in groups)
 
 
-@dataclass(frozen=True)
-class CopiedBatch:
+class ArrivedRows(NamedTuple):
+    """Rows of a batch that are on the device for work in the stream `work`.
+
+    Attributes:
+        places: where those of each column lie.
+        memory: the buffers that they lie in, uint8, which a simulated device watches until they were read.
+    """
+
+    places: dict[SplitColumn, Arrived]
+    memory: Sequence[torch.Tensor]
+
+
+class CopiedBatch(NamedTuple):
     """A batch whose rows in RAM are on their way.
 
     Attributes:
-        numbers: those of its rows on the CPU: by the identity of an index, and by `Together`.
-        parts: what is on its way, with the number of its rows.
+        numbers: those of its rows on the CPU: by the identity of an index, and by what is copied together.
+        parts: what is on its way.
         keys: the key in `numbers` of each column that may be copied.
     """
 
     numbers: dict[Hashable, Numbers]
-    parts: Sequence[tuple[_Copies, int]]
-    keys: Mapping[SplitColumn, Together]
+    parts: Sequence[_Copies]
+    keys: Mapping[SplitColumn, _Copies]
 
-    def is_ready(self) -> bool:
-        """Return whether all of it can be taken without waiting."""
-        return all(part.is_ready() for part, _ in self.parts)
+    def take(self, *, wait: bool) -> ArrivedRows | None:
+        """Return the arrived rows, for later work in the stream `work`, after which `release` is to be called.
 
-    def take(self) -> dict[SplitColumn, Arrived]:
-        """Return the arrived rows, for later work in the stream `work`, after which `release` is to be called."""
-        found: dict[SplitColumn, Arrived] = {}
-        for part, rows in self.parts:
-            found.update(part.take(rows))
-        return found
+        None: they are not all there yet, and without `wait` they are not waited for.
+        """
+        parts = self.parts
+        if len(parts) == 1:
+            return parts[0].take(wait=wait)
+        if not wait and not all(part.is_ready() for part in parts):
+            return None
+        places, memory = dict[SplitColumn, Arrived](), list[torch.Tensor]()
+        for part in parts:
+            if (found := part.take(wait=True)) is not None:
+                places.update(found.places)
+                memory.extend(found.memory)
+        return ArrivedRows(places, memory)
 
     def release(self) -> None:
         """Say that all that reads the arrived rows is in the stream `work`."""
-        for part, _ in self.parts:
+        for part in self.parts:
             part.release()
 
 
@@ -157,13 +178,13 @@ class ArrivedNumbers(RowNumbers):
 
     Args:
         batch: the batch.
-        arrived: what arrived for each column.
+        arrived: its rows that arrived.
         device: the device.
     """
 
-    def __init__(self, batch: CopiedBatch, arrived: Mapping[SplitColumn, Arrived], device: torch.device) -> None:
+    def __init__(self, batch: CopiedBatch, arrived: ArrivedRows, device: torch.device) -> None:
         self._bring(batch.numbers, device)
-        self._arrived, self._keys = arrived, batch.keys
+        self._arrived, self._keys = arrived.places, batch.keys
 
     def of_column(self, column: HasIndex) -> torch.Tensor:
         """Return the numbers of the rows of a column."""
@@ -173,6 +194,11 @@ class ArrivedNumbers(RowNumbers):
         """Return the rows that stand for a column's last part; None: nothing does."""
         found: Arrived | None = self._arrived.get(column)  # type: ignore[call-overload]
         return found
+
+    def arrived_rows(self, column: HasIndex) -> torch.Tensor | None:
+        """Return these rows as a tensor, uint8 (rows, row_bytes)."""
+        found = self.arrived(column)
+        return None if found is None else self._keys[column].rows_at(found, _row_bytes(column))  # type: ignore[index, arg-type]
 
 
 class CopiedRows:
@@ -200,12 +226,13 @@ class CopiedRows:
         kept = reuse if reuse is not None and reuse._serves(groups, interface) else None
         self._interface, self._batch_rows = interface, options.batch_rows
         self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, options.pinned_bytes)
-        self._keys = {column: one for one in groups for column in one.columns}
-        self._others = HostNumbers(column.index for column in columns if column not in self._keys)
         before: Sequence[_Copies | None] = kept._copies if kept else [None] * len(groups)
         self._copies: list[_Copies] = [
             _Copies(one, options, interface, self._ring, old) for one, old in zip(groups, before, strict=True)
         ]
+        self._keys = {column: one for one in self._copies for column in one.together.columns}
+        others = [column.index for column in columns if column not in self._keys]
+        self._others = HostNumbers(others) if others else None
 
     def _serves(self, groups: Sequence[Together], interface: Interface) -> bool:
         mine, others = ([[c.memory for c in one.columns] for one in all_] for all_ in (self._groups, groups))
@@ -228,11 +255,11 @@ class CopiedRows:
         """
         if len(rows) > self._batch_rows:
             return None
-        numbers, parts = self._others.of(rows), []
+        numbers, parts = {} if self._others is None else self._others.of(rows), []
         for copies in self._copies:
-            numbers[copies.together], moved = copies.push(rows)
+            numbers[copies], moved = copies.push(rows)
             if moved:
-                parts.append((copies, moved))
+                parts.append(copies)
         return CopiedBatch(numbers, parts, self._keys)
 
     def stats(self) -> LoaderStats:
@@ -253,10 +280,10 @@ class _Copies:
     ) -> None:
         assert interface.native is not None
         self.together = group
-        self._index, self._row_bytes = native_index(group.columns[0].index), [_row_bytes(one) for one in group.columns]
-        self._buffers = group.buffers(options.batch_rows, interface)
-        self._taken = 0
+        self._index = native_index(group.columns[0].index)
+        self._buffers: torch.Tensor | None = group.buffers(options.batch_rows, interface)
         fields, buffers = group.fields, self._buffers
+        self._in_turn = itertools.cycle(buffers.unbind())
         self._pipeline: _core.Pipeline = _core.Pipeline(
             fields,
             batch_rows=options.batch_rows,
@@ -267,7 +294,7 @@ class _Copies:
             reuse=reuse._pipeline if reuse else None,
             slots=ring.slots,
             route=(interface.native, interface.handle(interface.copies), interface.handle(interface.work), len(fields)),
-            buffers=(buffers[0].data_ptr(), len(buffers), buffers[0].nbytes),
+            buffers=(buffers.data_ptr(), *buffers.shape),
             cpus=interface.near.cpus if interface.near else (),
         )
 
@@ -279,14 +306,27 @@ class _Copies:
         """Return whether `take` has the next batch without waiting."""
         return bool(self._pipeline.ready())
 
-    def take(self, rows: int) -> dict[SplitColumn, Arrived]:
-        """Return the next batch, of so many rows, by column; what follows in the stream `work` finds it there."""
-        memory, addresses = self._buffers[self._taken % len(self._buffers)], self._pipeline.next_addresses()
-        self._taken += 1
-        return {
-            column: Arrived(address, rows, row_bytes, memory)
-            for column, address, row_bytes in zip(self.together.columns, addresses, self._row_bytes, strict=True)
-        }
+    def take(self, *, wait: bool) -> ArrivedRows | None:
+        """Return the next batch; what follows in the stream `work` finds it there.
+
+        None: it is not there yet, and without `wait` it is not waited for.
+
+        Raises:
+            RuntimeError: the copies were closed meanwhile.
+        """
+        arrived = self._pipeline.next_addresses(wait)
+        if arrived is None and wait:
+            raise RuntimeError("rows of a batch were on their way to the device when their copies were closed")
+        if arrived is None:
+            return None
+        return ArrivedRows(dict(zip(self.together.columns, arrived, strict=True)), (next(self._in_turn),))
+
+    def rows_at(self, arrived: Arrived, row_bytes: int) -> torch.Tensor:
+        """Return rows that have arrived, uint8 (rows, row_bytes)."""
+        assert self._buffers is not None
+        (address, rows), memory = arrived, self._buffers.view(-1)
+        begin = address - memory.data_ptr()
+        return memory[begin : begin + rows * row_bytes].view(rows, row_bytes)
 
     def release(self) -> None:
         """Say that all that reads the batch which was taken first is in the stream `work`."""
@@ -301,7 +341,7 @@ class _Copies:
     def close(self, keep_slots: bool, at_once: bool) -> None:
         """Stop, and free buffers, slots and threads, or keep the slots."""
         self._pipeline.close(keep_slots, longest_close(at_once))
-        self._buffers = ()
+        self._buffers, self._in_turn = None, itertools.cycle(())
 
 
 def _row_bytes(column: SplitColumn) -> int:

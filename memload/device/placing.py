@@ -193,7 +193,7 @@ def _places(flat: Sequence[torch.Tensor]) -> tuple[list[int], int]:
 def plain_members(batch: Any) -> list[torch.Tensor]:
     """Return the tensors of a plain dict, list or tuple of tensors; none of other batches, which take a longer look."""
     members = list(batch.values()) if type(batch) is dict else batch if type(batch) in (list, tuple) else ()
-    return list(members) if all(type(member) is torch.Tensor for member in members) else []
+    return list(members) if {*map(type, members)} == {torch.Tensor} else []
 
 
 def _one_of_each_memory(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

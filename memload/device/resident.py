@@ -52,8 +52,8 @@ class ResidentColumn:
         """Whether rows lie outside of the memory of the device that gathers them."""
         return False
 
-    def crosses_bus(self, numbers: RowNumbers) -> bool:  # noqa: ARG002 - of rows that are copied meanwhile
-        """Whether the kernel that gathers rows by these numbers reads some across a bus."""
+    def crosses_bus(self, *, arrived: bool) -> bool:  # noqa: ARG002 - of rows that are copied meanwhile
+        """Whether the kernel that gathers rows reads some across a bus; `arrived`: others stand for its last part."""
         return self.is_far
 
     @property
@@ -149,11 +149,11 @@ class ResidentColumn:
             cast: the cast of rows; None: they are copied.
             seeds: for a random cast, one seed for each row.
         """
-        chosen = numbers.of_column(self)
+        chosen, beside = numbers.of_column(self), self.crosses_bus(arrived=numbers.arrived(self) is not None)
         if self.index.by_windows:
             steps = steps_on(self.index.steps or (), self.table.device)
-            return expand_windows(stored, chosen, steps, cast, beside=self.crosses_bus(numbers))
-        return gather_rows(stored, chosen, cast, seeds=seeds, beside=self.crosses_bus(numbers))
+            return expand_windows(stored, chosen, steps, cast, beside=beside)
+        return gather_rows(stored, chosen, cast, seeds=seeds, beside=beside)
 
     def was_read(self) -> None:
         """Keep the table's memory until the device's current stream has finished the work queued now."""

@@ -6,9 +6,10 @@ rows of the batch -> numbers of each field's frames -> one pinned array -> devic
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -25,25 +26,8 @@ class HasIndex(Protocol):
         """The frames of each row."""
 
 
-class Arrived(NamedTuple):
-    """Rows of one batch that stand for a column's last part.
-
-    Attributes:
-        address: where they begin.
-        rows: their number.
-        row_bytes: the bytes of each.
-        memory: uint8 memory that they lie in.
-    """
-
-    address: int
-    rows: int
-    row_bytes: int
-    memory: torch.Tensor
-
-    def tensor(self) -> torch.Tensor:
-        """Return the rows, uint8 (rows, row_bytes)."""
-        begin = self.address - self.memory.data_ptr()
-        return self.memory[begin : begin + self.rows * self.row_bytes].view(self.rows, self.row_bytes)
+Arrived: TypeAlias = tuple[int, int]
+"""Rows of one batch that stand for a column's last part: the address where they begin, and their number."""
 
 
 class RowNumbers:
@@ -86,6 +70,10 @@ class RowNumbers:
 
     def arrived(self, column: HasIndex) -> Arrived | None:  # noqa: ARG002 - of rows that are copied meanwhile
         """Return the rows that stand for a column's last part; None: nothing does."""
+        return None
+
+    def arrived_rows(self, column: HasIndex) -> torch.Tensor | None:  # noqa: ARG002 - as above
+        """Return these rows as a tensor, uint8 (rows, row_bytes)."""
         return None
 
 
@@ -138,12 +126,18 @@ def native_index(index: FrameIndex) -> _core.RowIndex:
     return _core.RowIndex(None if isinstance(begins, range) else np.ascontiguousarray(begins), index.rows)
 
 
+@functools.cache
+def _is_cpu(device: torch.device) -> bool:
+    """Return whether a device is a CPU; kept, since torch makes a string of the type each time."""
+    return device.type == "cpu"
+
+
 def to_device(arrays: Sequence[Numbers], device: torch.device) -> Sequence[torch.Tensor]:
     """Return arrays with one axis as tensors on a device, copied at once, without waiting for the device."""
-    if device.type == "cpu" or not arrays:
+    if _is_cpu(device) or not arrays:
         return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     ends = [*accumulate(map(len, arrays))]
     staged = torch.empty(ends[-1], dtype=torch.int64, pin_memory=True)
     np.concatenate(arrays, out=staged.numpy())
     there = staged.to(device, non_blocking=True)  # torch keeps the pinned memory until the device has it
-    return there.tensor_split(ends[:-1])
+    return there.tensor_split(ends[:-1]) if len(ends) > 1 else [there]

@@ -57,36 +57,39 @@ class SplitColumn(ResidentColumn):
         return self.memory is not None or len(self.on_devices) > 1
 
     @functools.cached_property
+    def _on_gpu(self) -> bool:
+        return self.table.device.type == "cuda"
+
+    @functools.cached_property
     def rows_on_devices(self) -> int:
         """The number of stored rows on the devices, after which those in RAM are numbered."""
         return sum(map(len, self.on_devices))
 
-    def crosses_bus(self, numbers: RowNumbers) -> bool:
+    def crosses_bus(self, *, arrived: bool) -> bool:
         """Whether the kernel reads rows of other GPUs, or of RAM."""
-        return self.is_far if numbers.arrived(self) is None else len(self.on_devices) > 1
+        return len(self.on_devices) > 1 if arrived else self.is_far
 
     def stored_as(self, dtype: torch.dtype, shape: tuple[int, ...] | None, numbers: RowNumbers) -> Stored:
         """Return the frames to which the numbers of a batch refer: those in RAM, or those that arrived from there."""
-        frames, arrived = self.frames_as(dtype, shape), numbers.arrived(self)
+        frames, arrived = self.frames_as(dtype, shape), numbers.arrived_rows(self)
         if arrived is None:
             return frames
         assert isinstance(frames, SplitRows)
-        last = viewed(arrived.tensor(), dtype, shape)
+        last = viewed(arrived, dtype, shape)
         assert isinstance(last, torch.Tensor)
         return replace(frames, parts=(*frames.parts[:-1], last))
 
     def was_read(self) -> None:
         """Keep all memories until the gathering device's current stream has finished the work queued now."""
-        device = self.table.device
         if self.share is not None:
             self.share.was_read()
-            return
-        if device.type == "cuda":
+        elif self._on_gpu:
+            device = self.table.device
             stream = torch.cuda.current_stream(device)
             for table in self.on_devices:
                 table.record_stream(stream)  # torch takes streams of other devices, too
-        if self.memory is not None:
-            self.memory.was_read(device)
+            if self.memory is not None:
+                self.memory.was_read(device)
 
     def check_here(self) -> None:
         """Raise DeviceError in a process that was forked from the one that loaded the rows."""

@@ -18,8 +18,7 @@ from memload.device.copied_rows import AHEAD, CopiedBatch, CopiedRows, CopyOptio
 from memload.device.frames import Numbers
 from memload.device.interface import Interface
 from memload.device.kernels import OwnerCache
-from memload.device.row_numbers import Arrived, HostNumbers
-from memload.device.split_tier import SplitColumn
+from memload.device.row_numbers import HostNumbers
 from memload.device.transfer_choice import LEAST_BATCHES, Place, TransferChoice, TransferTrial
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.settings import check_room
@@ -104,12 +103,14 @@ class BegunTransfer(NamedTuple):
     """A batch whose way is decided.
 
     Attributes:
+        rows: its row numbers.
         numbers: those of its rows on the CPU, by the identity of an index; None: the rows are on their way.
         copied: its rows that are on their way by the copy engine; None: the kernel reads all.
         place: its place in the trial; None: it has none.
     """
 
-    numbers: Mapping[Hashable, Numbers] | None
+    rows: Numbers
+    numbers: Mapping[Hashable, Numbers] | None = None
     copied: CopiedBatch | None = None
     place: Place | None = None
 
@@ -155,9 +156,9 @@ class SplitTransfer:
             by_copies = self._trial.by_copies
         copied = self._copied(rows) if by_copies else None
         if copied is None:
-            return BegunTransfer(self._numbers.of(rows), None, place)
+            return BegunTransfer(rows, self._numbers.of(rows), None, place)
         self._under_way += 1
-        return BegunTransfer(None, copied, place)
+        return BegunTransfer(rows, None, copied, place)
 
     def _rows_in_ram(self, numbers: Mapping[Hashable, Numbers]) -> int:
         return sum(int(np.count_nonzero(numbers[group.identity] >= group.first)) for group in self._plan.groups)
@@ -189,27 +190,19 @@ class SplitTransfer:
         self._plan.choice.refuse(why)
         self._end_copies()
 
-    def is_ready(self, begun: BegunTransfer) -> bool:
-        """Return whether the kernel can be launched without waiting."""
-        return begun.copied is None or self._copies is None or begun.copied.is_ready()
-
-    def arrived(self, begun: BegunTransfer) -> dict[SplitColumn, Arrived] | None:
-        """Return the rows of a batch that were copied, for later work in the stream `work`; None: the kernel reads all.
-
-        Batches come in the order in which they began.
-        """
-        if begun.copied is None or self._copies is None:
-            return None
-        self._under_way -= 1
-        return begun.copied.take()
+    def still_copied(self, begun: BegunTransfer) -> CopiedBatch | None:
+        """Return the rows of a batch that are on their way; None: the kernel reads all."""
+        return None if self._copies is None else begun.copied
 
     def launched(self, begun: BegunTransfer) -> None:
         """Note that the kernel of a batch is in the stream `work`."""
-        if begun.copied is not None and self._copies is not None:
+        copies = self._copies
+        if copies is not None and begun.copied is not None:
             begun.copied.release()
+            self._under_way -= 1
         if begun.place is not None:
             begun.place.ended(lambda: self._interface.timestamp(self._interface.work))
-        if self._copies is not None and not self._under_way and not self._plan.may_copy:
+        if copies is not None and not self._under_way and not self._plan.may_copy:
             self._end_copies()
 
     def stats(self) -> LoaderStats:

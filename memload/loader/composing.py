@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memload.dataset.group_batches import GroupSettings
     from memload.dataset.grouped_spec import GroupedSpec
     from memload.device.devices import Target
-    from memload.device.resident_batches import ResidentSettings
+    from memload.device.resident_settings import ResidentSettings
     from memload.loader.fallback_passes import FallbackHistory
 
 Settings: TypeAlias = "PassSettings | GroupSettings | ResidentSettings"
@@ -75,7 +75,7 @@ def settings_of(request: PassRequest, source: GatherSpec | GroupedSpec) -> Setti
     bound = request.destination.bound(source, request)
     for field in bound.fields.values():
         if field.resident:
-            from memload.device.resident_batches import ResidentSettings
+            from memload.device.resident_settings import ResidentSettings
 
             return ResidentSettings.of(request, bound)
     return PassSettings.of(request, bound)
@@ -184,7 +184,7 @@ def fallback_history(history: PassHistory) -> FallbackHistory:
 def how_they_go(request: PassRequest, source: GatherSpec | GroupedSpec, target: Target | None) -> str:
     """Return a clause that says how batches of a source reach their device; "" if they stay on the CPU."""
     if isinstance(source, GatherSpec) and source.fields and all(one.resident for one in source.fields.values()):
-        from memload.device.resident_batches import how_gathered
+        from memload.device.resident_settings import how_gathered
 
         return how_gathered(request, source)
     if target is None:

@@ -17,7 +17,8 @@ from memload.engine.tiers.tier import ON_GPU, Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.limits import MemoryLimit
 from memload.planning.account import Account, Line
-from memload.planning.gpu_account import gpu_lines, loop_batches
+from memload.planning.gpu_account import gpu_lines
+from memload.planning.gpu_batches import arriving_rows, far_batches, loop_batches
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.loader_bytes import LoaderBytes, sample_batch
 from memload.planning.loader_slots import stock_lines
@@ -270,12 +271,10 @@ def _process_bytes(machine: Machine, count: int) -> int:
 
 
 def _arriving_lines(placement: Placement, sizes: Sizes) -> list[Line]:
-    """Return the line of the memory to which the copy engine brings rows out of pinned RAM: a buffer for each batch."""
+    """Return the line of rows that arrive out of pinned RAM, if some lie there."""
     if placement.tier is not Tier.SPLIT or not placement.held_bytes:
         return []
-    stored = sizes.loader.row_bytes * sizes.loader.batch_rows
-    buffers = batches_ahead(stored)
-    return [Line("arriving rows", buffers * stored, f"{buffers} buffers, while the copy engine is tried or used")]
+    return [arriving_rows(sizes.loader.row_bytes * sizes.loader.batch_rows)]
 
 
 def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
@@ -290,8 +289,7 @@ def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
         if request.tier is Tier.DEVICE:
             note = "the one in use, and the next, before and after its cast"
             return [Line("batches", 3 * loader.batch_bytes + stored, note), *transformed]
-        note = "two that the GPU works on, the one in use, and the next, before and after its cast"
-        return [Line("batches", 4 * loader.batch_bytes + stored, note), *transformed]
+        return [far_batches(loader.batch_bytes, stored), *transformed]
     if not request.copies_batches:
         return [*loop_batches(loader.batch_bytes)]
     return [Line("batches", loader.device_bytes, "being copied, ready and in use"), *transformed]

@@ -16,7 +16,8 @@ import torch
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
 from memload.planning.batch_size_request import BatchSizeRequest
-from memload.planning.gpu_account import Counted, Training, gpu_lines, loop_batches
+from memload.planning.gpu_account import Counted, Training, gpu_lines
+from memload.planning.gpu_batches import arriving_rows, far_batches, loop_batches
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.recomputing import checkpointed
 from memload.planning.steps import LossOf, left_as_they_were
@@ -36,7 +37,7 @@ class Way:
         losses: the losses as the user gave them; None: the model's own.
         may_run: whether steps of a few rows may run for real, where a step needs values.
         told: is called after each step, for a progress bar.
-        device_bytes: bytes of rows that a tier keeps on the GPU.
+        device_bytes: bytes of rows that lie on the GPU; if there are any, the others are taken to lie in pinned RAM.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class Way:
     ) -> tuple[Line, ...]:
         """Return the lines of the device for batches of so many rows; on a CPU those of training and of batches."""
         training = replace(self._training(rows, accumulate), offload=offload)
-        batches = loop_batches(round(self._batch_bytes * rows / max(1, self.setting.kind.counts[0])))
+        batch = round(self._batch_bytes * rows / max(1, self.setting.kind.counts[0]))
+        batches = (far_batches(batch, batch), arriving_rows(batch)) if self.device_bytes else loop_batches(batch)
         lines = training.lines(self.counted(rows, accumulating=accumulate > 1))
         return (*batches, *lines) if training.on_cpu else gpu_lines(self.device_bytes, batches, lines, capability)
 

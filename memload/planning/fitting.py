@@ -175,7 +175,9 @@ def fit(
         target_utilization: the share of each device's memory that may be used, above 0 and up to 1.
         device: the kind of the devices; on "cuda" 512 MiB are set aside for the context. On "cpu", the memory is that
             beside the process itself.
-        device_bytes: the bytes of rows that lie in the memory of each GPU, as by ``memload.to_device``.
+        device_bytes: the bytes of rows that lie in the memory of each GPU, as by ``memload.to_device``. Batches are
+            then counted as by ``memload.plan`` for tier="split": those that the GPU gathers, and rows that arrive out
+            of pinned RAM, stored as the sample is.
         mode: bytes are those of steps on shapes alone. "measured" runs steps with a few rows for real if a step reads
             values, and measures times if the models are on a device of that kind; "static" does neither.
         compile_within: the time limit, in seconds, for compiling the models and timing a step of them; compilers take

@@ -430,11 +430,6 @@ def gpu_lines(
     return (*lines, fragmentation_line(lines))
 
 
-def loop_batches(nbytes: int) -> tuple[Line, ...]:
-    """Return the line of batches of so many bytes that the loop itself copies to the GPU."""
-    return (Line("batches", 2 * nbytes, "the one in use, and the next that the loop copies"),)
-
-
 def _outside(optimizers: Sequence[Any], modules: Sequence[torch.nn.Module]) -> int:
     """Return the bytes of parameters that optimizers train and that belong to no model, such as those of a loss."""
     known = {id(parameter) for module in modules for parameter in module.parameters()}

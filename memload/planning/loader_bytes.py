@@ -14,7 +14,7 @@ from memload.columns.ragged_fields import RaggedField
 from memload.dataset.group_batches import GroupSettings
 from memload.dataset.grouped_spec import GroupedSpec
 from memload.device.destination_buffers import device_bytes, why_whole
-from memload.device.resident_batches import ResidentSettings
+from memload.device.resident_settings import ResidentSettings
 from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.settings import PassSettings
 from memload.loader.fast_loader import FastLoader

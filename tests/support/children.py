@@ -2,24 +2,52 @@
 
 import contextlib
 import os
+import signal
+import traceback
 import warnings
 
 import torch
 
 import memload
 
+LONGEST = 120
+"""Seconds that a fork may take: without a bound, a test would wait for ever for one that hangs."""
 
-def in_fork(body):
-    """Return the exit code of a fork that runs a function, 99 where it comes to its end; -k where signal k ended it."""
+
+def in_fork(body, longest=LONGEST):
+    """Return the exit code of a fork that runs a function: 99 where it comes to its end, 98 where it raises an error.
+
+    -k where signal k ended it; that is SIGALRM where it took too long.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
         child = os.fork()
     if child == 0:
-        try:
+        try:  # nothing leaves it: pytest would go on in both processes, and they would wait for each other
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(longest)
             body()
-        finally:
             os._exit(99)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(98)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def refused_in_fork(*reads):
+    """Return how many of some reads tell a fork that the rows belong to the process that loaded them."""
+
+    def body():
+        refused = 0
+        for read in reads:
+            try:
+                read()
+            except memload.DeviceError as error:
+                refused += "belong to the process that loaded them" in str(error)
+        os._exit(refused)
+
+    return in_fork(body)
 
 
 def count_rows(loader, queue):

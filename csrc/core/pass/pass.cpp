@@ -229,7 +229,13 @@ bool Pass::ready() {
   return !closed_ && (broken_ || (!in_flight_.without_destination() && complete()));
 }
 
-// What next() has to tell; waiting: nothing yet.
+// What next() has to tell, after all that can be begun; waiting: nothing yet.
+Step Pass::look(Dropped& dropped) {
+  pump();
+  if (broken_ && !closed_) stop_by(broken_, dropped);
+  return step();
+}
+
 Step Pass::step() const {
   if (closed_ || (in_flight_.empty() && plan_.ended())) return Step::end;
   if (in_flight_.without_destination()) return Step::needs_destination;
@@ -243,19 +249,18 @@ Step Pass::next(Batch& batch, std::chrono::milliseconds patience, bool steal) {
   std::unique_lock lock(mutex_);
   Step step = Step::waiting;
   do {
-    pump();
-    if (broken_ && !closed_) stop_by(broken_, dropped);
-    step = this->step();
+    step = look(dropped);
   } while (step == Step::waiting && advance(lock, start_time + patience, steal));
   stats_.consumer_wait_seconds += seconds(Clock::now() - start_time);
-  if (step != Step::batch) return step;
-  hand_out(batch, dropped);
-  lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
-  if (options_.borrowed) {
-    batch.slot.reset();  // here, and not when the last worker lets go of what it has gathered
-  } else if (batch.slot) {
-    batch.slot = waking(std::move(batch.slot));
-  }
+  if (step == Step::batch) hand_out(batch, dropped, lock);
+  return step;
+}
+
+Step Pass::next_if_ready(Batch& batch) {
+  Dropped dropped;  // as in next()
+  std::unique_lock lock(mutex_);
+  const Step step = look(dropped);
+  if (step == Step::batch) hand_out(batch, dropped, lock);
   return step;
 }
 
@@ -297,7 +302,17 @@ void Pass::wait_for_slot(std::unique_lock<std::mutex>& lock) {
   stats_.copy_wait_seconds += seconds(Clock::now() - start_time);
 }
 
-void Pass::hand_out(Batch& batch, Dropped& dropped) {
+void Pass::hand_out(Batch& batch, Dropped& dropped, std::unique_lock<std::mutex>& lock) {
+  take_front(batch, dropped);
+  lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
+  if (options_.borrowed) {
+    batch.slot.reset();  // here, and not when the last worker lets go of what it has gathered
+  } else if (batch.slot) {
+    batch.slot = waking(std::move(batch.slot));
+  }
+}
+
+void Pass::take_front(Batch& batch, Dropped& dropped) {
   const std::shared_ptr<BatchTask> done = in_flight_.front();
   dropped.push_back(done);
   in_flight_.pop();

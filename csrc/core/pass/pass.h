@@ -46,6 +46,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void plan(Rows rows, bool whole);
   void finish();
   Step next(Batch& batch, std::chrono::milliseconds patience, bool steal);
+  Step next_if_ready(Batch& batch);
   bool ready();
   std::optional<DestinationSize> needed_destination();
   void set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner);
@@ -88,8 +89,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   // These hand batches out, with mutex_ held.
   [[nodiscard]] Step step() const;
+  Step look(Dropped& dropped);
   [[nodiscard]] bool complete() const { return closed_ || broken_ || in_flight_.front_complete(); }
-  void hand_out(Batch& batch, Dropped& dropped);
+  void hand_out(Batch& batch, Dropped& dropped, std::unique_lock<std::mutex>& lock);  // without it in the end
+  void take_front(Batch& batch, Dropped& dropped);
   [[noreturn]] void stop_by(std::exception_ptr error, Dropped& dropped);
   void keep_until_copied(Batch& batch, const BatchTask& task);
 

@@ -35,6 +35,7 @@ void Pipeline::finish() { here().finish(); }
 Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience, bool steal) {
   return here().next(batch, patience, steal);
 }
+Step Pipeline::next_if_ready(Batch& batch) { return here().next_if_ready(batch); }
 void Pipeline::check_files() const { here().check_files(); }
 bool Pipeline::ready() { return here().ready(); }
 std::optional<DestinationSize> Pipeline::needed_destination() { return here().needed_destination(); }

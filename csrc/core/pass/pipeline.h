@@ -119,6 +119,8 @@ class Pipeline {
   // Throws the first error of the batch: ReadError, or std::out_of_range for a row that does not exist. The end follows
   // an error.
   Step next(Batch& batch, std::chrono::milliseconds patience, bool steal = true);
+  // As next(), but it neither waits nor gathers: `waiting` if the batch is not there yet.
+  Step next_if_ready(Batch& batch);
   // Throws ReadError if a file that the pass reads was cut since it was opened: batches may have had zeros of its last
   // page, of which the kernel says nothing. Whoever hands out batches asks once the last one was handed out.
   void check_files() const;

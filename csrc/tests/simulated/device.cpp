@@ -94,6 +94,10 @@ SimulatedDevice::SimulatedDevice(std::size_t pinnable, bool at_once) : pinnable_
 
 // What is queued in one stream may own memory that another is amid: no worker dies before all have ended.
 SimulatedDevice::~SimulatedDevice() {
+  if (born_ != fork_generation()) {
+    for (auto& worker : workers_) static_cast<void>(worker.release());  // there is no thread to join
+    return;
+  }
   for (const auto& worker : workers_) worker->stop();
   for (auto& worker : workers_) {
     if (!worker->is_this_thread()) {
@@ -113,6 +117,7 @@ Device::Stream SimulatedDevice::add_stream(Lateness lateness, unsigned seed) {
 
 void SimulatedDevice::put(Stream stream, std::function<void()> work) {
   if (at_once_) return work();
+  if (born_ != fork_generation()) throw DeviceError("the streams of this device stayed with the process that forked");
   const std::lock_guard lock(mutex_);
   if (stream >= workers_.size()) throw DeviceError("there is no stream " + std::to_string(stream));
   workers_[stream]->put(std::move(work));

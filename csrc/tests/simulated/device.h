@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/fork.h"
 #include "core/slots/device.h"
 #include "tests/simulated/memory.h"
 
@@ -32,7 +33,9 @@ struct Lateness {
   std::chrono::microseconds most{500};
 };
 
-// Made by create(). Ends its threads when it dies, without waiting for what is still queued.
+// Made by create(). Ends its threads when it dies, without waiting for what is still queued. In a forked child, which
+// does not have the threads, whatever goes into a stream throws, and the end of the device or of its memory does
+// nothing.
 class SimulatedDevice final : public Device, public std::enable_shared_from_this<SimulatedDevice> {
  public:
   // pinnable: the most bytes that can be pinned at once. at_once: nothing is late; each thing is done by the thread
@@ -111,6 +114,7 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
 
   const std::size_t pinnable_;
   const bool at_once_;
+  const std::uint64_t born_ = fork_generation();
   mutable std::mutex mutex_;
   std::map<const std::byte*, std::size_t> pinned_;  // guarded by mutex_, as all below
   std::size_t pinned_bytes_ = 0;

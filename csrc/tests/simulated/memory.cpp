@@ -33,6 +33,7 @@ SimulatedMemory::Lease SimulatedMemory::take(std::size_t bytes, Device::Stream o
 }
 
 void SimulatedMemory::release(const std::byte* base) {
+  if (born_ != fork_generation()) return;  // a thread of the parent's may have held the mutex
   Block block;
   {
     const std::lock_guard lock(mutex_);

@@ -10,12 +10,13 @@
 #include <set>
 #include <vector>
 
+#include "core/base/fork.h"
 #include "core/base/memory.h"
 #include "core/slots/device.h"
 
 namespace memload {
 
-// Any thread may call anything; leases may end anywhere, also after it.
+// Any thread may call anything; leases may end anywhere, also after it, and in a forked child, where that does nothing.
 class SimulatedMemory : public std::enable_shared_from_this<SimulatedMemory> {
  public:
   using Lease = std::shared_ptr<std::byte>;
@@ -49,6 +50,7 @@ class SimulatedMemory : public std::enable_shared_from_this<SimulatedMemory> {
   void release(const std::byte* base);
 
   Released released_;
+  const std::uint64_t born_ = fork_generation();
   mutable std::mutex mutex_;
   std::map<const std::byte*, Block> leased_;             // guarded by mutex_, as the next ones
   std::map<const std::byte*, std::size_t> released_at_;  // not yet given back

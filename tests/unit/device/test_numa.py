@@ -1,6 +1,8 @@
 """The NUMA node of a GPU, read from a tree of files in the form of sysfs, and what is placed there."""
 
+import contextlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -54,8 +56,12 @@ def test_the_cpus_of_a_node_are_read_as_sysfs_writes_them(tmp_path):
 
 def cpus_of_gathering_threads():
     """On which CPUs each native thread of this process may run."""
-    tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text().startswith("memload-")]
-    return [os.sched_getaffinity(int(task.name)) for task in tasks]
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # of a thread that ends meanwhile
+            if re.match(r"memload-\d", (task / "comm").read_text()):
+                found.append(os.sched_getaffinity(int(task.name)))
+    return found
 
 
 def affinities_in_a_pass(device, **options):

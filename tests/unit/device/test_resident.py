@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from children import refused_in_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from same_rows import batches, movie, read_from, reorderings, same
@@ -27,7 +27,7 @@ from memload.device.frames import FrameIndex, frames_of
 from memload.device.loading import does_not_fit
 from memload.device.pinned_memory import PinnedMemory, Reads, _unpin, resident_fields
 from memload.device.resident import ResidentColumn
-from memload.device.resident_batches import ResidentBatches, ResidentSettings
+from memload.device.resident_batches import ResidentBatches
 from memload.engine.readers import resolve
 from memload.engine.settings import BatchSizes
 from memload.engine.transforms.seeding import PassSeed
@@ -87,20 +87,14 @@ def test_rows_in_pinned_memory_are_withheld_from_forked_processes_which_are_told
     memories = [field.memory for field in pinned.fields.values()]
     assert all("dc" in mapping_flags(memory.table.data_ptr()) for memory in memories)
     joined = memload.from_arrays(movie(9)).concat(pinned).with_lags(stim=range(2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
-        child = os.fork()
-    if child == 0:
-        told = 0
-        for read in (lambda: pinned[0], lambda: joined[0], lambda: next(iter(memload.FastLoader(joined, 2)))):
-            try:
-                read()
-            except memload.DeviceError as error:
-                told += "belong to the process that loaded them" in str(error)
+
+    def let_go():
+        nonlocal pinned, joined, memories
         del pinned, joined, memories
         gc.collect()
-        os._exit(told)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+    first = lambda: next(iter(memload.FastLoader(joined, 2)))  # noqa: E731
+    assert refused_in_fork(lambda: pinned[0], lambda: joined[0], first, let_go) == 3
     assert same(batches(pinned), batches(memload.from_arrays(movie(400))))
 
 
@@ -334,9 +328,7 @@ def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass_and_stays_
         return len(batch)
 
     source = replace(resolve(moved), collate=collate)
-    taken = ResidentBatches(
-        ResidentSettings(source, BatchSizes(4, 4, 8), drop_last=False, transform=lambda fields: -fields)
-    )
+    taken = ResidentBatches(source, BatchSizes(4, 4, 8), transform=lambda fields: -fields)
     taken.begin(PassSeed(0))
     taken.extend(np.arange(8))
     taken.finish()

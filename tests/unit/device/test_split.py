@@ -2,8 +2,6 @@
 
 import gc
 import json
-import os
-import warnings
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from children import refused_in_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels_by_address import kernels_in_python
@@ -24,8 +23,8 @@ import memload
 from memload.device import gathering, kernels, split_tier
 from memload.device.batch_maker import BatchMaker
 from memload.device.frames import FrameIndex
+from memload.device.gathered_ahead import GatheredAhead
 from memload.device.placing import Placer
-from memload.device.resident_batches import GatheredAhead
 from memload.device.shares import Table, checked_weights, dealt_out, frames_on_devices, frequencies, renumbered
 from memload.device.split_rows import SplitRows, parts_of
 from memload.device.split_tier import SplitColumn, gathered_by, loaded_in_parts
@@ -448,15 +447,4 @@ def test_any_of_several_devices_gathers_from_all():
 
 def test_forked_processes_which_do_not_have_the_rows_are_told_so():
     parts = split(memload.from_arrays(movie(400)), 1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
-        child = os.fork()
-    if child == 0:
-        told = 0
-        for read in (lambda: parts[0], lambda: next(iter(memload.FastLoader(parts, 2)))):
-            try:
-                read()
-            except memload.DeviceError as error:
-                told += "belong to the process that loaded them" in str(error)
-        os._exit(told)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert refused_in_fork(lambda: parts[0], lambda: next(iter(memload.FastLoader(parts, 2)))) == 2

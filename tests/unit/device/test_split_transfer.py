@@ -1,13 +1,13 @@
 """Rows in pinned RAM that the copy engine brings to a device: batches are those that the kernel alone would make."""
 
 import json
-import os
 import warnings
 from collections import deque
 
 import numpy as np
 import pytest
 import torch
+from children import refused_in_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels_by_address import kernels_in_python
@@ -17,7 +17,16 @@ from simulated import SimulatedInterface, Without
 from strategies import random_tensor
 
 import memload
-from memload.device.copied_rows import AHEAD, CopiedBatch, CopiedRows, CopyOptions, batches_ahead, together
+from memload.device.copied_rows import (
+    AHEAD,
+    ArrivedNumbers,
+    ArrivedRows,
+    CopiedBatch,
+    CopiedRows,
+    CopyOptions,
+    batches_ahead,
+    together,
+)
 from memload.device.frames import FrameIndex
 from memload.device.row_numbers import HostNumbers, host_numbers, native_index
 from memload.device.transfer_choice import LEAST_BATCHES, RATIOS, RUN
@@ -109,7 +118,7 @@ class Timed(SimulatedInterface):
 
     def launch(self, stream, fn, *args):
         if stream == self.work:
-            self.ways.append(any(isinstance(given, dict) and given for given in args))
+            self.ways.append(any(isinstance(given, ArrivedRows) and given.places for given in args))
             self._clock += self._takes[self.ways[-1]]
         return super().launch(stream, fn, *args)
 
@@ -166,21 +175,29 @@ def test_a_step_that_is_left_out_shows(call):
     parts = memload.to_device(local, "cpu", bytes=2000)
     expected = [*loader_of(local)]
     late = {"copies": (3000, 6000), "work": (0, 0), "loop": (0, 0)}
-    whole, broken = SimulatedInterface(**late), SimulatedInterface(**late)
+    whole = SimulatedInterface(**late)
     assert not is_caught(whole, loader_of(parts, whole, by_copies=True), expected)
-    broken.simulated.leave_out(call)
-    assert is_caught(broken, loader_of(parts, broken, by_copies=True), expected)
+    for times in (1, 4, 16):  # on a busy machine the host may come after a copy that it does not wait for
+        broken = SimulatedInterface(**{**late, "copies": (3000 * times, 6000 * times)})
+        broken.simulated.leave_out(call)
+        caught = is_caught(broken, loader_of(parts, broken, by_copies=True), expected)
+        if caught:
+            break
+    assert caught
 
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_buffers_that_a_kernel_still_reads_when_a_pass_ends_are_not_used_by_others(holds):
     parts = memload.to_device(dataset(rows=40), "cpu", bytes=2000)
-    late = {"copies": (0, 0), "work": (20_000, 30_000), "loop": (0, 0)}
-    device = SimulatedInterface(**late) if holds else Without("hold", "work", **late)
-    kept = [*loader_of(parts, device, by_copies=True)]  # else the memory of batches would be given back before
-    device.synchronise(device.record(device.work))
+    for times in (1,) if holds else (1, 4, 16):  # on a busy machine a pass ends so late that little shows
+        late = {"copies": (0, 0), "work": (20_000 * times, 30_000 * times), "loop": (0, 0)}
+        device = SimulatedInterface(**late) if holds else Without("hold", "work", **late)
+        kept = [*loader_of(parts, device, by_copies=True)]  # else the memory of batches would be given back before
+        device.synchronise(device.record(device.work))
+        assert len(kept) == 10
+        if device.simulated.violations:
+            break
     assert bool(device.simulated.violations) != holds
-    assert len(kept) == 10
 
 
 def arrivals(device, batches, columns, *, early=False):
@@ -194,10 +211,10 @@ def arrivals(device, batches, columns, *, early=False):
         for rows in [*batches, *[None] * ahead]:
             if len(begun) == ahead or (rows is None and begun):
                 batch = begun.popleft()
-                arrived = batch.take()
+                arrived = ArrivedNumbers(batch, batch.take(wait=True), torch.device("cpu"))
                 if early:
                     batch.release()
-                readings.append([device.read(arrived[column].tensor()) for column in columns])
+                readings.append([device.read(arrived.arrived_rows(column)) for column in columns])
                 if not early:
                     batch.release()
             if rows is not None:
@@ -305,11 +322,11 @@ def test_an_error_of_the_device_while_a_batch_is_copied_ahead_leaves_the_batch_b
     local, device = dataset(), SimulatedInterface()
     taken = iter(loader_of(halves(local), device, by_copies=True))
 
-    def failing(_):
+    def failing(*_, **__):
         raise RuntimeError("cudaEventQuery failed: unspecified launch failure")
 
     first = {name: device.read(value)() for name, value in next(taken).items()}
-    monkeypatch.setattr(CopiedBatch, "is_ready", failing)
+    monkeypatch.setattr(CopiedBatch, "take", failing)
     second = {name: device.read(value)() for name, value in next(taken).items()}
     assert same([[*first.values()], [*second.values()]], expected_of(local)[:2])
     with pytest.raises(memload.DeviceError, match="a kernel was ended by the driver"):
@@ -362,16 +379,7 @@ def test_fields_that_lie_differently_are_copied_apart_and_windows_left_to_the_ke
 
 def test_forked_processes_which_do_not_have_the_rows_are_told_so():
     parts = halves(dataset())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
-        child = os.fork()
-    if child == 0:
-        try:
-            next(iter(loader_of(parts, SimulatedInterface(), by_copies=True)))
-        except memload.DeviceError as error:
-            os._exit(int("belong to the process that loaded them" in str(error)))
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert refused_in_fork(lambda: next(iter(loader_of(parts, SimulatedInterface(), by_copies=True)))) == 1
 
 
 @given(st.data())

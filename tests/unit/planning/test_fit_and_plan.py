@@ -98,6 +98,24 @@ def test_both_say_the_same_bytes_and_the_same_verdict(name):
         assert option.fits == plan.gpu.fits, option
 
 
+@pytest.mark.parametrize(("rows", "buffers"), [(256, 8), (4096, 2)])  # of small batches more are on their way
+def test_both_count_rows_that_arrive_out_of_pinned_ram(rows, buffers):
+    model, batch = _mlp(), rows * 300 * 4
+    loss = lambda batch: model(batch["x"]).square().mean()  # noqa: E731
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sample = {"x": torch.zeros(2, 300)}
+    options = {"loss": loss, "optimizer": optimizer}
+    fitted = memload.fit(
+        model, sample, "8GB", effective_batch=rows, precisions="fp32", device_bytes="6GB", **options
+    ).for_memory("8GB")
+    data = memload.DatasetShape(10**7, {"x": ("float32", (300,))})
+    machine = {"gpu": "8GB", "ram": "1TB", "disk": "1TB"}
+    plan = memload.plan(data, rows, tier="split", device_bytes="6GB", model=model, **options, **machine)
+    assert (fitted.batch_size, fitted.fits) == (rows, plan.gpu.fits)
+    assert plan.gpu.of("arriving rows") == buffers * batch
+    assert fitted.nbytes == plan.gpu.predicted
+
+
 def test_the_largest_size_is_found_with_few_looks():
     looks = []
 
