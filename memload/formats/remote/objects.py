@@ -63,6 +63,7 @@ class Objects:
         quick: Callable[[], Any] | None = None,
     ) -> None:
         self.store, self.url, self.folder = store, f"{url}/{folder}".rstrip("/"), folder
+        self._lists_without_quotes = type(store).__name__ == "AzureStore"
         scheme, mark, rest = url.rpartition("://")
         self.host = scheme + mark + rest.partition("/")[0]
         self._requests = Requests(self.url, patience)
@@ -189,8 +190,14 @@ class Objects:
         except Exception as error:
             raise self._requests.named(prefix, error) from None
         named = {f"{folder}/": Listed(-1, "") for folder in folders}
-        named |= {str(one["path"]): Listed(int(one["size"]), one["e_tag"] or "") for one in found}
+        named |= {str(one["path"]): Listed(int(one["size"]), self._etag_of(one["e_tag"])) for one in found}
         return {name.removeprefix(self.folder): one for name, one in named.items()}
+
+    def _etag_of(self, listed: str | None) -> str:
+        """Return the ETag that a listing states as other answers state it: Azure lists it without its quotes."""
+        if listed and self._lists_without_quotes and not listed.endswith('"'):
+            return f'"{listed}"'
+        return listed or ""
 
     async def part(self, name: str, begin: int = 0, end: int | None = None, etag: str = "", *, failed: int = 0) -> Part:
         """Return a part of an object.
