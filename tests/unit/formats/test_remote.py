@@ -299,10 +299,12 @@ def test_wrong_offsets_of_an_index_are_refused(sets, proxy, store_server, tmp_pa
         memload.open("s3://bucket/damaged")
 
 
-@pytest.mark.parametrize(("key", "wrong"), [("inner", "yes"), ("inner", 1)])
+@pytest.mark.parametrize(
+    ("key", "wrong"), [("inner", "yes"), ("inner", 1), ("parts", 0), ("parts", "2"), ("parts", True)]
+)
 def test_an_index_that_does_not_say_what_it_should_is_refused(sets, tmp_path, key, wrong):
     folder = copied(sets / "plain", tmp_path / "wrong", lambda index: index.update({key: wrong}))
-    with pytest.raises(memload.ShardFormatError, match="inner: expected true or false"):
+    with pytest.raises(memload.ShardFormatError, match=f"{key}: expected "):
         memload.open(folder)
 
 

@@ -83,7 +83,9 @@ def test_repeated_replaced_and_concurrent_parts_leave_one_of_each(store):
         written = list(pool.map(lambda _: write(url, 2), range(3)))
         assert [part.rows for part in written] == [6] * 3
         assert [len(ds) for ds in pool.map(lambda _: memload.seal(url), range(3))] == [ROWS] * 3
-    assert_whole(store.server, "repeated", memload.seal(url))
+    assert_whole(store.server, "repeated", memload.seal(url, parts=4))
+    with pytest.raises(ValueError, match=r"parts=5, but a set is sealed here already, of parts=4; "):
+        memload.seal(url, parts=5)
     with pytest.raises(FileExistsError, match="this set is complete"):
         write(url, 0)
 
