@@ -22,7 +22,8 @@ from programs import Ahead
 import memload
 
 if TYPE_CHECKING:
-    from stores import Proxy, Server
+    from cloud_stores import CloudServer
+    from stores import Proxy, Server, Store
 
 # Examples that write files wait for the disk: a busy machine must not fail them, so there is no deadline. Whoever runs
 # the suite gets the same examples each time, so that it never fails by chance. In CI each run draws others, and prints
@@ -168,9 +169,35 @@ def proxy(store_server: Server, monkeypatch: pytest.MonkeyPatch) -> Generator[Pr
     from stores import Proxy
 
     proxy = Proxy(store_server.port)
-    for name, value in proxy.environment.items():
+    for name, value in store_server.environment(proxy.port).items():
         monkeypatch.setenv(name, value)
     yield proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="session")
+def servers(store_server: Server) -> Generator[dict[str, Server | CloudServer], None, None]:
+    """Servers of all kinds of stores on loopback, by the schemes of their addresses."""
+    from cloud_stores import AzureServer, GoogleServer
+
+    others = {"gs": GoogleServer(), "az": AzureServer()}
+    yield {"s3": store_server, **others}
+    for server in others.values():
+        server.close()
+
+
+@pytest.fixture(params=["s3", "gs", "az"])
+def store(
+    request: pytest.FixtureRequest, servers: dict[str, Server | CloudServer], monkeypatch: pytest.MonkeyPatch
+) -> Generator[Store, None, None]:
+    """A store of each kind, with a proxy before its server."""
+    from stores import Proxy, Store
+
+    server = servers[request.param]
+    proxy = Proxy(server.port)
+    for name, value in server.environment(proxy.port).items():
+        monkeypatch.setenv(name, value)
+    yield Store(request.param, server, proxy)
     proxy.close()
 
 

@@ -131,7 +131,8 @@ class ReadAhead:
         self._planned_batches = self._foreseen = self._held_bytes = 0
         self._admissions = [link().admission(host) for host in {cache.objects.host for cache in self._caches}]
         self._rooms = list({id(cache.room): cache.room for cache in self._caches}.values())
-        self._patience = [Patience(cache) for cache in self._caches]
+        self._awaited: HeldBatch | None = None
+        self._patience: list[Patience] = []  # of the waiting for that batch
         self._most = min(cache.limit for cache in self._caches) // (2 * local_processes())
         self._fits = all(_fits(room, self._caches) for room in self._rooms)
         self._thread = threading.Thread(target=self._run, name="memload-read-ahead", daemon=True)
@@ -178,12 +179,12 @@ class ReadAhead:
         self._wake()
         self._thread.join()
         left = [batch.rows for batch in (*self._held, *self._planned)] + list(self._cut)
-        for batch in (*self._held, *self._out):
+        for batch in (*self._held, *self._out, *self._planned):  # of planned ones the first may be held in part
             self._let_go(batch)
         for uses in self._uses:
             uses.end()
-        self._held.clear()
-        self._out.clear()
+        for batches in (self._held, self._out, self._planned):
+            batches.clear()
         return [*left, self._taken(self._streamed)]
 
     def _let_go(self, batch: HeldBatch) -> None:
@@ -227,6 +228,8 @@ class ReadAhead:
     def _wait(self, seen: list[Seen]) -> None:
         longest = 1.0 if len(self._rooms) == 1 else _NAP
         front = self._held[0] if self._held else None
+        if front is not self._awaited:
+            self._awaited, self._patience = front, [Patience(cache) for cache in self._caches]
         for k, blocks in enumerate(front.missing if front else []):
             if len(blocks):
                 number = front.parts[k][0] if front else 0
@@ -261,14 +264,14 @@ class ReadAhead:
     def _hold_more(self) -> bool:
         done = False
         while self._planned and not self._stopped and self._may_hold(self._planned[0]):
-            batch = self._planned.popleft()
-            for number, blocks, first in batch.parts:
+            batch = self._planned[0]
+            for number, blocks, first in batch.parts[len(batch.missing) :]:
                 batch.missing.append(self._caches[number].begin(blocks))
                 self._uses[number].use(first, blocks)
                 self._foreseen -= len(blocks)
             with self.changed:
                 self._held_bytes += batch.nbytes
-                self._held.append(batch)
+                self._held.append(self._planned.popleft())
             done = True
         return done
 

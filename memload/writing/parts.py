@@ -141,7 +141,7 @@ def write_alone(
     """
     folder, number = parts_at(path), PartNumber(0, 1)
     own = PartJob(number, source, conversions, fields, parse_size(shard_bytes)).complete(folder, resume, progress).own
-    seal_parts(folder, 1)
+    seal_parts(folder, None)
     if part_in(folder.index(), number).files != own.files:
         raise FileExistsError(
             f"{folder.target}: another writer completed a set there meanwhile, which stays; the rows of this call are "
@@ -263,14 +263,15 @@ def seal(path: str | Path, *, parts: int | None = None) -> Dataset:
 
     Args:
         path: the directory or the address that `write_part` wrote to.
-        parts: how many parts there are; only needed if `write_part` was not told. It is not compared with a set that
-            is sealed already, whose index does not say of how many parts it was made.
+        parts: how many parts there are; only needed if `write_part` was not told. It is compared with a set that is
+            sealed already, too, unless that was sealed by an older memload, or extended since.
 
     Raises:
         FileNotFoundError: there are no parts at `path`.
         FileExistsError: the parts are those of a job of `ShardSink`, which seals them itself.
         ValueError: parts are missing, were written as other numbers of parts, or disagree in fields, dtypes, shapes or
-            codecs; or no part has a row. Nothing is changed, and parts can be written on.
+            codecs; or no part has a row. Nothing is changed, and parts can be written on. Or a set of another number of
+            parts is sealed there already.
         ShardFormatError: a shard, or the index of a part, is missing or damaged.
         PermissionError, ShardWriteError, ShardReadError: the store refuses it, or failed again and again.
 

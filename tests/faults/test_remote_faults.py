@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import killed_loops
@@ -28,13 +29,14 @@ def _short_pauses(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def faulty_set(tmp_path_factory, store_server):
-    """A local set that the bucket has, too: rows of 4 kB, none of whose bytes is 0."""
+def faulty_set(tmp_path_factory, servers):
+    """A local set that all stores have, too: rows of 4 kB, none of whose bytes is 0."""
     folder = tmp_path_factory.mktemp("faulty") / "faulty"
     draw = torch.Generator().manual_seed(2)
     images = torch.randint(1, 255, (ROWS, 4096), dtype=torch.uint8, generator=draw)
     memload.write(folder, {"image": images, "y": torch.arange(ROWS)}, shard_bytes="512kB", progress=False)
-    store_server.put(folder, "faulty")
+    for server in servers.values():
+        server.put(folder, "faulty")
     return folder
 
 
@@ -81,21 +83,36 @@ def test_what_stays_raises_in_the_loop_and_a_resume_is_exact(faulty_set, proxy):
     assert_same([*got, *again], want)
 
 
-def test_a_replaced_object_is_an_error_and_never_mixed(faulty_set, proxy, store_server):
-    store_server.put(faulty_set, "replaced")
-    ds = memload.open("s3://bucket/replaced", cache_bytes="64MB")
+def test_a_replaced_object_is_an_error_and_never_mixed(faulty_set, store):
+    store.server.put(faulty_set, "replaced")
+    ds = memload.open(store.url("replaced"), cache_bytes="64MB")
     ds[0]
     first = sorted(faulty_set.glob("shard-*"))[0]
-    store_server.put_bytes(f"replaced/{first.name}", bytes(first.stat().st_size))
+    store.server.put_bytes(f"replaced/{first.name}", bytes(first.stat().st_size))
     with pytest.raises(memload.ShardReadError, match=r"shard-00000.safetensors: the object was replaced"):
         ds.select(range(120)).fields["image"].gather(torch.arange(120).numpy())
 
 
-def test_a_replaced_object_of_another_size_is_an_error(faulty_set, proxy, store_server):
-    store_server.put(faulty_set, "shorter")
-    ds = memload.open("s3://bucket/shorter")
+def test_an_object_that_is_replaced_amid_an_epoch_is_an_error_in_the_loop(faulty_set, store, tmp_path):
+    """One of its blocks was read before, and the rows are those of the first shard and others."""
+    store.server.put(faulty_set, "amid")
     first = sorted(faulty_set.glob("shard-*"))[0]
-    store_server.put_bytes(f"shorter/{first.name}", bytes(first.stat().st_size - 1))
+    ds = memload.open(store.url("amid"), cache=tmp_path, cache_bytes="64MB")
+    assert torch.equal(ds[0]["image"], memload.open(faulty_set)[0]["image"])
+    other = partial(store.server.put_bytes, f"amid/{first.name}", bytes(first.stat().st_size))
+    store.proxy.meanwhile[f"GET /bucket/amid/{first.name}"] = other
+    local = memload.open(faulty_set).fields["image"]
+    with pytest.raises(memload.ShardReadError, match=r"shard-00000.safetensors: the object was replaced"):
+        for batch in loader_of(ds):
+            assert torch.equal(batch["image"], local.gather(batch["y"].numpy()))
+    assert store.proxy.meanwhile == {}
+
+
+def test_a_replaced_object_of_another_size_is_an_error(faulty_set, store):
+    store.server.put(faulty_set, "shorter")
+    ds = memload.open(store.url("shorter"))
+    first = sorted(faulty_set.glob("shard-*"))[0]
+    store.server.put_bytes(f"shorter/{first.name}", bytes(first.stat().st_size - 1))
     with pytest.raises(memload.ShardReadError, match="the object was cut"):
         ds[0]
 
@@ -166,14 +183,14 @@ def test_a_disk_that_is_too_full_to_give_a_part_back_is_told(faulty_set, tmp_pat
         cache.let_go(np.arange(2))
 
 
-def test_a_refusal_is_an_error_at_once(faulty_set, proxy):
-    ds = memload.open("s3://bucket/faulty")
-    proxy.requests.clear()
-    proxy.always = ("shard-", 403)
+def test_a_refusal_is_an_error_at_once(faulty_set, store):
+    ds = memload.open(store.url("faulty"))
+    store.proxy.requests.clear()
+    store.proxy.always = ("shard-", 403)
     with pytest.raises(PermissionError, match="the store refuses it"):
         ds[0]
-    assert len(proxy.ranges()) == 1
-    proxy.mend()
+    assert len(store.proxy.ranges()) == 1
+    store.proxy.mend()
     assert ds[0]["y"] == 0
 
 

@@ -10,12 +10,13 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
 
 import obstore
+from cloud_stores import BUCKET, CloudServer
 from obstore.store import S3Store
 from waiting import MOST_SECONDS
-
-BUCKET = "bucket"
 
 _SERVER = """
 import logging, sys
@@ -68,6 +69,16 @@ class Server:
     def get(self, key: str) -> bytes:
         """Return the bytes of one object."""
         return bytes(obstore.get(self._store, key).bytes())
+
+    @staticmethod
+    def environment(port: int) -> dict[str, str]:
+        """Return what obstore reads from the environment to come to a port."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }
 
     def close(self) -> None:
         """End the server."""
@@ -130,6 +141,11 @@ class Proxy:
 
             do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - names that the library looks for
 
+            def finish(self):
+                super().finish()
+                if connection := getattr(proxy._local, "connection", None):  # of this thread, which ends
+                    connection.close()
+
             def log_message(self, *arguments):
                 pass
 
@@ -144,16 +160,6 @@ class Proxy:
         """Return a store of obstore whose requests go through the proxy, and which does not repeat them itself."""
         return store_at(self.port, prefix, bucket, **client)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What obstore reads from the environment to come through the proxy."""
-        return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-        }
-
     def ranges(self, suffix: str = ".safetensors") -> list[tuple[str, str]]:
         """Return path and range of the requests for shards so far."""
         return [one for one in self.requests if one[0].endswith(suffix)]
@@ -161,8 +167,9 @@ class Proxy:
     def answer(self, handler, port: int) -> None:
         """Answer one request of a client."""
         with self.lock:
-            self.requests.append((handler.path, handler.headers.get("Range", "")))
-            request = f"{handler.command} {handler.path}"
+            path = unquote(handler.path)  # clients encode different characters
+            self.requests.append((path, handler.headers.get("Range", "")))
+            request = f"{handler.command} {path}"
             fault = self._fault_of(request)
             called = [self.meanwhile.pop(begins) for begins in list(self.meanwhile) if request.startswith(begins)]
         for call in called:
@@ -235,6 +242,24 @@ class Proxy:
         """End the proxy."""
         self._server.shutdown()
         self._server.server_close()
+
+
+class Store(NamedTuple):
+    """A store of one kind, which the environment leads its addresses to.
+
+    Attributes:
+        scheme: how its addresses begin.
+        server: what has its objects.
+        proxy: what requests pass through.
+    """
+
+    scheme: str
+    server: Server | CloudServer
+    proxy: Proxy
+
+    def url(self, prefix: str) -> str:
+        """Return the address of a folder."""
+        return f"{self.scheme}://{BUCKET}/{prefix}"
 
 
 def disk_bytes(folder: Path, files: str = "*/*.safetensors") -> int:

@@ -151,10 +151,11 @@ class BlockCache:
     # What a pass calls, which does not wait.
 
     def begin(self, blocks: Blocks) -> Blocks:
-        """Pin blocks and begin to fetch the absent ones; return those that are not there yet.
+        """Pin blocks and begin to fetch the absent ones; return those that are not there yet. Pins none if it raises.
 
         Raises:
             MemorySpaceError: the cache cannot have all of them at once.
+            OSError: what an earlier process left cannot be read, or blocks of other sets cannot be removed.
         """
         if (nbytes := self.bytes_of(blocks)) > self.limit:
             raise MemorySpaceError(
@@ -163,7 +164,11 @@ class BlockCache:
                 f"cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or shuffle "
                 "by memload.BlockShuffle, which reads neighbours together"
             )
-        missing = self._step(blocks, again=False)
+        try:
+            missing = self._step(blocks, again=False)
+        except BaseException:
+            self.let_go(blocks)
+            raise
         self.counts.misses += len(missing)
         self.counts.hits += len(blocks) - len(missing)
         return missing
@@ -175,8 +180,9 @@ class BlockCache:
             ShardReadError, FileNotFoundError, PermissionError: one of them cannot be fetched.
             DiskSpaceError: the disk of the cache is full.
         """
-        self._raise_of(missing)
-        return missing if self.table.has_to_wait(missing) else self._step(missing, again=True)
+        has_to_wait = self.table.has_to_wait(missing)
+        self._raise_of(missing)  # afterwards: a block that is absent by now has its error by now
+        return missing if has_to_wait else self._step(missing, again=True)
 
     def let_go(self, blocks: Blocks) -> None:
         """End a pin of each block."""
@@ -207,9 +213,9 @@ class BlockCache:
 
     def _step(self, blocks: Blocks, *, again: bool) -> Blocks:
         claimed, arriving, lacking, doubtful = self.table.hold(blocks, self.limit, again)
+        self._fetch(claimed)  # before anything that may raise: others wait for what is claimed
         bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
         missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
-        self._fetch(claimed)
         while len(lacking) and self._make_room(lacking):
             claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True)
             missing += [claimed, arriving]

@@ -212,12 +212,13 @@ def link() -> Link:
     Raises:
         RuntimeError: the process was forked from one that has a link: the client of stores does not survive that.
     """
-    with _lock:
-        if not _links:
-            _links.append(Link())
-        if _links[0].process != os.getpid():
-            raise RuntimeError(
-                "this process was forked from one that uses a store, whose client does not survive a fork: "
-                'give multiprocessing_context="spawn", or num_workers=0, since threads of memload read ahead anyway'
-            )
-        return _links[0]
+    if not _links:
+        with _lock:
+            if not _links:
+                _links.append(Link())
+    if _links[0].process != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that uses a store, whose client does not survive a fork: "
+            'give multiprocessing_context="spawn", or num_workers=0, since threads of memload read ahead anyway'
+        )
+    return _links[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,6 +63,7 @@ class Objects:
         quick: Callable[[], Any] | None = None,
     ) -> None:
         self.store, self.url, self.folder = store, f"{url}/{folder}".rstrip("/"), folder
+        self._lists_without_quotes = type(store).__name__ == "AzureStore"
         scheme, mark, rest = url.rpartition("://")
         self.host = scheme + mark + rest.partition("/")[0]
         self._requests = Requests(self.url, patience)
@@ -189,10 +190,25 @@ class Objects:
         except Exception as error:
             raise self._requests.named(prefix, error) from None
         named = {f"{folder}/": Listed(-1, "") for folder in folders}
-        named |= {str(one["path"]): Listed(int(one["size"]), one["e_tag"] or "") for one in found}
+        named |= {str(one["path"]): Listed(int(one["size"]), self._etag_of(one["e_tag"])) for one in found}
         return {name.removeprefix(self.folder): one for name, one in named.items()}
 
-    async def part(self, name: str, begin: int = 0, end: int | None = None, etag: str = "", *, failed: int = 0) -> Part:
+    def _etag_of(self, listed: str | None) -> str:
+        """Return the ETag that a listing states as other answers state it: Azure lists it without its quotes."""
+        if listed and self._lists_without_quotes and not listed.endswith('"'):
+            return f'"{listed}"'
+        return listed or ""
+
+    async def part(
+        self,
+        name: str,
+        begin: int = 0,
+        end: int | None = None,
+        etag: str = "",
+        *,
+        failed: int = 0,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> Part:
         """Return a part of an object.
 
         Args:
@@ -201,12 +217,17 @@ class Objects:
             end: behind its last byte; None: all bytes.
             etag: that the object has to have; "": any.
             failed: how many attempts have failed just now.
+            is_wanted: as in `Requests.again`.
 
         Raises:
             FileNotFoundError, PermissionError, ShardReadError: as `read`.
         """
+
+        async def request() -> Part:
+            return await self._once(name, begin, end, etag)
+
         doing = f"read {_range(begin, end)}"
-        return await self._requests.again(name, doing, lambda: self._once(name, begin, end, etag), begin, failed=failed)
+        return await self._requests.again(name, doing, request, begin, failed=failed, is_wanted=is_wanted)
 
     def part_quickly(self, name: str, begin: int, end: int, etag: str = "") -> Part:
         """Return a part of an object, by one attempt on this thread that takes QUICK_SECONDS at most.
@@ -270,6 +291,17 @@ class Objects:
         )
 
 
+async def all_of(requests: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Wait for all of some requests. The first error is raised, once the others were cancelled and have ended."""
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _together(given: Sequence[G], request: Callable[[G], Awaitable[T]]) -> Future[list[T]]:
     """Begin a request for each of many things, some hundred at once, and return what becomes the answers to all.
 
@@ -283,12 +315,7 @@ def _together(given: Sequence[G], request: Callable[[G], Awaitable[T]]) -> Futur
 
     async def together() -> list[T]:
         left = iter(enumerate(given))
-        workers = [asyncio.ensure_future(worker(left)) for _ in range(min(len(given), MOST_AT_ONCE))]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for one in workers:
-                one.cancel()
+        await all_of(worker(left) for _ in range(min(len(given), MOST_AT_ONCE)))
         return answers
 
     return link().submit(together())

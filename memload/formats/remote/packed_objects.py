@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from memload.errors import ShardReadError
-from memload.formats.remote.objects import MOST_AT_ONCE, Listed, Objects, Part
+from memload.formats.remote.objects import MOST_AT_ONCE, Listed, Objects, Part, all_of
 
 
 class PackedObjects:
@@ -42,22 +42,31 @@ class PackedObjects:
         """Not to be called."""
         raise NotImplementedError
 
-    async def part(self, _name: str, begin: int, end: int, _etag: str = "", **_attempts: int) -> Part:
+    async def part(
+        self,
+        _name: str,
+        begin: int,
+        end: int,
+        _etag: str = "",
+        *,
+        failed: int = 0,  # noqa: ARG002 - none of an object has
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> Part:
         """Return a part of the file; between objects it is 0. Arguments and errors are those of `Objects.part`."""
         data = bytearray(end - begin)
         first = max(0, int(np.searchsorted(self._begins, begin, side="right")) - 1)
         last = int(np.searchsorted(self._begins, end, side="left"))
-        await asyncio.gather(*(self._read(number, begin, data) for number in range(first, last)))
+        await all_of(self._read(number, begin, data, is_wanted) for number in range(first, last))
         return Part(data, "", self.nbytes)
 
-    async def _read(self, number: int, begin: int, data: bytearray) -> None:
+    async def _read(self, number: int, begin: int, data: bytearray, is_wanted: Callable[[], bool] | None) -> None:
         """Read the bytes of an object that lie in a part of the file which begins at `begin`."""
         (name, listed), at = self._listed[number], int(self._begins[number])
         low, high = max(begin - at, 0), min(begin + len(data) - at, listed.nbytes)
         if low >= high:
             return
         async with self._room:
-            part = await self._objects.part(name, low, high, listed.etag)
+            part = await self._objects.part(name, low, high, listed.etag, is_wanted=is_wanted)
         if part.size != listed.nbytes:
             url = self._objects.url_of(name)
             raise ShardReadError(

@@ -47,6 +47,7 @@ class Requests:
         *,
         writing: bool = False,
         failed: int = 0,
+        is_wanted: Callable[[], bool] | None = None,
     ) -> T:
         """Return the answer to a request, which is repeated where it fails and that may pass by.
 
@@ -57,6 +58,7 @@ class Requests:
             begin: the first byte that it reads.
             writing: whether it writes.
             failed: how many attempts have failed just now, which count.
+            is_wanted: whether the answer is still of use, which is asked before each further attempt.
 
         Raises:
             FileNotFoundError, FileExistsError, PermissionError, ShardReadError: those of the request, at once.
@@ -72,7 +74,8 @@ class Requests:
                 raise
             except Exception as error:
                 took = time.monotonic() - began
-                if attempt == most or _NO_TRUST in str(error) or (attempt > 1 and took >= self.patience):
+                is_last = attempt == most or (is_wanted is not None and not is_wanted())
+                if is_last or _NO_TRUST in str(error) or (attempt > 1 and took >= self.patience):
                     tried = f"{counted(attempt, 'attempt')} in {took:.1f} s to {doing}"
                     raise self._given_up(name, tried, error, begin, writing) from error
             await _pause(attempt)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from memload.errors import ShardReadError
+from memload.formats.remote.cache_folder import PINNED
 from memload.formats.remote.objects import Part
 
 if TYPE_CHECKING:
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
 
 class RunFetch:
     """The request for claimed blocks that are neighbours, see `link.Fetch`.
+
+    It is dropped before it is sent, and after an attempt that failed, if nobody has pinned one of the blocks any more,
+    because the loop was left. Whoever pins them at that moment finds them absent, and asks anew.
 
     Args:
         cache: which has them.
@@ -27,9 +33,13 @@ class RunFetch:
         self.host = cache.objects.host
         self.is_quick, self.has_come = cache.objects.is_quick, False
         self._attempts = 0
+        self._is_dropped = False
 
     def quickly(self) -> bool:
         """Ask once, and wait for at most QUICK_SECONDS; return False if it is to be asked again, by `patiently`."""
+        if not self._is_wanted():
+            self._drop()
+            return True
         self._attempts += 1
         try:
             part = self._cache.objects.part_quickly(self._name, *self._range)
@@ -43,12 +53,29 @@ class RunFetch:
 
     async def patiently(self) -> None:
         """Ask until the bytes have come, or cannot come."""
+        if not self._is_wanted():
+            self._drop()
+            return
         try:
-            part = await self._cache.objects.part(self._name, *self._range, failed=self._attempts)
+            part = await self._cache.objects.part(
+                self._name, *self._range, failed=self._attempts, is_wanted=self._is_wanted
+            )
         except BaseException as error:
-            self.fail(error)
+            if self._is_dropped:
+                self._drop()
+            else:
+                self.fail(error)
         else:
             self._keep(part)
+
+    def _is_wanted(self) -> bool:
+        states = self._cache.table.states(self._blocks.start, len(self._blocks))
+        self._is_dropped = not (states & PINNED).any()
+        return not self._is_dropped
+
+    def _drop(self) -> None:
+        """Let the blocks be absent, without an error."""
+        self._cache.table.failed(np.arange(self._blocks.start, self._blocks.stop))
 
     def fail(self, error: BaseException) -> None:
         """Give up."""

@@ -399,7 +399,7 @@ class StoreAttempt:
             self._uploads.folder.close()
             self._open = False
             return
-        self._uploads.cancel()
+        self._uploads.cancel(self._ticket_put)
         try:
             if not self._may_count:
                 self._remove()

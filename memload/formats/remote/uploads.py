@@ -67,9 +67,13 @@ class Uploads:
         while self._under_way:
             self._end_first()
 
-    def cancel(self) -> None:
-        """Wait for a moment, and cancel what goes on then: it could write an object after that was removed."""
-        for request in wait([upload.done for upload in self._under_way], _LEAVING).not_done:
+    def cancel(self, *others: Future[None]) -> None:
+        """Wait for a moment, and cancel what goes on then: it could write an object after that was removed.
+
+        Args:
+            others: further requests that write, which are treated likewise.
+        """
+        for request in wait([*others, *(upload.done for upload in self._under_way)], _LEAVING).not_done:
             request.cancel()
 
     def close(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import contextlib
+import mmap
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -14,6 +17,7 @@ _WHOLE = 16 << 20  # bytes of the largest file that goes in one request, which l
 _PIECE, _PIECES_AT_ONCE, _MOST_PIECES = 8 << 20, 4, 10_000  # bytes of one; S3's limit
 _DELETED_AT_ONCE = 1000
 _PATIENCE = 120.0  # seconds
+_RELEASING = 0.05  # seconds after which pages of a mapped file that were sent are given back
 
 
 class WritableObjects(Objects):
@@ -66,7 +70,8 @@ class WritableObjects(Objects):
 
         Args:
             name: of the object.
-            content: the bytes, as an array or a mapped file, which are sent from there and have to stay as they are.
+            content: the bytes, as an array or a mapped file, which are sent from there and have to stay as they are. Of
+                a file, hardly more is in the memory of this process than is being sent.
         """
         return link().submit(self._upload(name, content))
 
@@ -83,7 +88,8 @@ class WritableObjects(Objects):
             except Exception as error:
                 raise self._requests.named(name, error) from None
 
-        await self._requests.again(name, f"write its {nbytes} bytes", request, writing=True)
+        async with _released(content):
+            await self._requests.again(name, f"write its {nbytes} bytes", request, writing=True)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; those that are not there count as removed.
@@ -116,3 +122,23 @@ class WritableObjects(Objects):
                 await self._requests.again(some[0], "remove it", partial(request, some), writing=True)
 
         return link().submit(requests())
+
+
+@contextlib.asynccontextmanager
+async def _released(content: Any) -> AsyncIterator[None]:
+    """Give the pages of a mapped file back again and again while it is sent: the client does not say how far it is.
+
+    Those that it still needs come back from the cache of the system.
+    """
+
+    async def release(file: mmap.mmap) -> None:
+        while True:
+            await asyncio.sleep(_RELEASING)
+            file.madvise(mmap.MADV_DONTNEED)
+
+    releasing = asyncio.ensure_future(release(content)) if isinstance(content, mmap.mmap) else None
+    try:
+        yield
+    finally:
+        if releasing is not None:
+            releasing.cancel()

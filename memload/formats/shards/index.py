@@ -137,11 +137,13 @@ class ShardIndex:
         fields: the fields.
         shards: the shards.
         inner: whether the set has an inner set, see lookups.py; None if the index does not say.
+        parts: of how many parts the set was sealed; None if the index does not say.
     """
 
     fields: Mapping[str, AnySpec]
     shards: tuple[ShardRecord, ...]
     inner: bool | None = None
+    parts: int | None = None
 
     @property
     def rows(self) -> int:
@@ -194,6 +196,7 @@ def dump_index(index: ShardIndex) -> bytes:
         "version": FORMAT_VERSION if compressed or ragged else 1,  # older versions of memload can read version 1
         "rows": index.rows,
         **({} if index.inner is None else {"inner": index.inner}),
+        **({} if index.parts is None else {"parts": index.parts}),
         "fields": {name: spec.entry() for name, spec in index.fields.items()},
         "shards": [
             {
@@ -273,7 +276,7 @@ def parse_index(raw: bytes) -> ShardIndex:
     except ValueError as error:
         raise ShardFormatError(str(error)) from None
     shards = tuple(_shard(k, entry, fields) for k, entry in enumerate(_members(content, "shards", list)))
-    index = ShardIndex(fields, shards, _inner(content))
+    index = ShardIndex(fields, shards, _inner(content), _parts(content))
     _check_sums(index, content.get("rows"))
     return index
 
@@ -295,6 +298,15 @@ def _inner(content: Mapping[str, Any]) -> bool | None:
     if inner is not None and not isinstance(inner, bool):
         raise ShardFormatError(f"inner: expected true or false, got {inner!r:.80}")
     return inner
+
+
+def _parts(content: Mapping[str, Any]) -> int | None:
+    parts = content.get("parts")
+    if parts is None:
+        return None
+    if not is_count(parts) or parts == 0:
+        raise ShardFormatError(f"parts: expected a number of at least 1, got {parts!r:.80}")
+    return parts
 
 
 def _members(content: Mapping[str, Any], name: str, kind: type) -> Any:

@@ -25,19 +25,19 @@ def seal_parts(folder: Parts, parts: int | None) -> None:
 
     Raises:
         FileNotFoundError: there are no parts.
-        ValueError: parts are missing or disagree, or none has a row.
+        ValueError: parts are missing or disagree, or none has a row; or the set was sealed of another number of parts.
         ShardFormatError: a shard or the index of a part is missing or damaged.
     """
     there = folder.there()
     if there is None:
-        folder.clear(folder.index())
+        folder.clear(_sealed(folder, parts))
         return
     try:
         index = _merged(folder, parts, *there)  # what is missing is told while writers are at work
     except (OSError, ValueError):
         if not folder.is_sealed:
             raise
-        folder.clear(folder.index())  # sealed by another process meanwhile, which removed the parts
+        folder.clear(_sealed(folder, parts))  # sealed by another process meanwhile, which removed the parts
         return
     claimed = folder.claim()
     try:
@@ -47,7 +47,7 @@ def seal_parts(folder: Parts, parts: int | None) -> None:
         folder.publish(dump_index(index))
     except BaseException as error:
         if folder.is_sealed and isinstance(error, OSError | ValueError):  # by another process, meanwhile
-            index = folder.index()
+            index = _sealed(folder, parts)
         else:
             folder.release()
             raise
@@ -75,6 +75,17 @@ def check_agreement(part: CompletePart, other: CompletePart) -> None:
             )
 
 
+def _sealed(folder: Parts, parts: int | None) -> ShardIndex:
+    """Return the index of the sealed set. Raises ValueError if that says another number of parts."""
+    index = folder.index()
+    if parts is not None and index.parts not in (None, parts):
+        raise ValueError(
+            f"{folder.target}: parts={parts}, but a set is sealed here already, of parts={index.parts}; seal without "
+            "parts= to keep that one, or write the parts to another place"
+        )
+    return index
+
+
 def _merged(
     folder: Parts, parts: int | None, complete: Sequence[PartNumber], begun: Sequence[PartNumber]
 ) -> ShardIndex:
@@ -98,7 +109,7 @@ def _merged(
     fields = with_fields[0].index.fields
     shards = tuple(shard for part in found for shard in part.index.shards)
     try:
-        return parse_index(dump_index(ShardIndex(fields, shards, inner=False)))
+        return parse_index(dump_index(ShardIndex(fields, shards, inner=False, parts=count)))
     except FormatError as error:
         raise type(error)(f"{folder.target}: the parts make no set: {error}") from error
 

@@ -35,8 +35,8 @@ KINDS = {"plain": {}, "coded": {"codec": "lz4"}}
 
 
 @pytest.fixture(scope="session")
-def sets(tmp_path_factory, store_server):
-    """The same rows as local sets of each kind, which the bucket has under the same names."""
+def sets(tmp_path_factory, servers):
+    """The same rows as local sets of each kind, which all stores have under the same names."""
     folder = tmp_path_factory.mktemp("sets")
     draw = torch.Generator().manual_seed(1)
     rows = {
@@ -46,7 +46,8 @@ def sets(tmp_path_factory, store_server):
     }
     for kind, options in KINDS.items():
         memload.write(folder / kind, rows, shard_bytes="1MB", progress=False, **options)
-        store_server.put(folder / kind, kind)
+        for server in servers.values():
+            server.put(folder / kind, kind)
     return folder
 
 
@@ -171,11 +172,12 @@ def test_batches_are_those_of_a_local_copy(sets, proxy, tmp_path, kind, kept, ro
         assert disk_bytes(folder) <= cache.limit
 
 
-def test_a_set_that_is_there_is_read_without_the_store(sets, proxy, tmp_path):
-    ds = memload.open("s3://bucket/plain", cache=tmp_path / "cache", cache_bytes="64MB")
-    batches_of(ds)
-    proxy.always = ("", 500)
-    assert_same(batches_of(ds, 1), batches_of(memload.open(sets / "plain"), 1))
+def test_a_set_that_is_there_is_read_without_the_store(sets, store, tmp_path):
+    ds = memload.open(store.url("plain"), cache=tmp_path / "cache", cache_bytes="64MB")
+    local = memload.open(sets / "plain")
+    assert_same(batches_of(ds), batches_of(local))
+    store.proxy.always = ("", 500)
+    assert_same(batches_of(ds, 1), batches_of(local, 1))
 
 
 def test_a_state_goes_on_where_the_loop_was(sets, proxy):
@@ -297,10 +299,12 @@ def test_wrong_offsets_of_an_index_are_refused(sets, proxy, store_server, tmp_pa
         memload.open("s3://bucket/damaged")
 
 
-@pytest.mark.parametrize(("key", "wrong"), [("inner", "yes"), ("inner", 1)])
+@pytest.mark.parametrize(
+    ("key", "wrong"), [("inner", "yes"), ("inner", 1), ("parts", 0), ("parts", "2"), ("parts", True)]
+)
 def test_an_index_that_does_not_say_what_it_should_is_refused(sets, tmp_path, key, wrong):
     folder = copied(sets / "plain", tmp_path / "wrong", lambda index: index.update({key: wrong}))
-    with pytest.raises(memload.ShardFormatError, match="inner: expected true or false"):
+    with pytest.raises(memload.ShardFormatError, match=f"{key}: expected "):
         memload.open(folder)
 
 

@@ -31,8 +31,8 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="session")
-def arrays(tmp_path_factory, store_server):
-    """The same rows in each layout, and a group, which the bucket has under the same names."""
+def arrays(tmp_path_factory, servers):
+    """The same rows in each layout, and a group, which all stores have under the same names."""
     folder = tmp_path_factory.mktemp("arrays")
     for name, options in LAYOUTS.items():
         zarr.create_array(folder / f"{name}.zarr", data=X, **options)
@@ -43,7 +43,8 @@ def arrays(tmp_path_factory, store_server):
     gaps[16:24] = X[16:24]
     zarr.create_array(folder / "unwritten.zarr", shape=(9, 3), dtype="f4", chunks=(4, 3), fill_value=2.5)
     for path in folder.iterdir():
-        store_server.put(path, path.name)
+        for server in servers.values():
+            server.put(path, path.name)
     return folder
 
 
@@ -62,9 +63,19 @@ def epoch(ds, name="data"):
     return torch.cat([batch[name].clone() for batch in memload.FastLoader(ds, 16, shuffle=True)])
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, "gaps"])
-def test_batches_are_those_of_the_local_array(arrays, proxy, layout):
-    ds, local = memload.open(f"s3://bucket/{layout}.zarr"), memload.open(arrays / f"{layout}.zarr")
+@pytest.mark.parametrize(
+    ("store", "layout"),
+    [
+        *(("s3", layout) for layout in (*LAYOUTS, "gaps")),
+        ("gs", "v3"),
+        ("gs", "sharded"),
+        ("az", "v3"),
+        ("az", "sharded"),
+    ],
+    indirect=["store"],
+)
+def test_batches_are_those_of_the_local_array(arrays, store, layout):
+    ds, local = memload.open(store.url(f"{layout}.zarr")), memload.open(arrays / f"{layout}.zarr")
     assert torch.equal(epoch(ds), epoch(local))
     rows = np.random.default_rng(1).permutation(60)
     assert (
@@ -141,19 +152,19 @@ def test_what_stays_raises_with_the_name_of_the_chunk(arrays, proxy, store_serve
     assert torch.equal(ds[8]["data"], torch.from_numpy(X[8]))
 
 
-def test_a_chunk_that_is_replaced_or_removed(arrays, proxy, store_server):
-    store_server.put(arrays / "plain.zarr", "changing.zarr")
-    ds = memload.open("s3://bucket/changing.zarr")
-    whole = len(store_server.get("changing.zarr/c/0/0/0"))
+def test_a_chunk_that_is_replaced_or_removed(arrays, store):
+    store.server.put(arrays / "plain.zarr", "changing.zarr")
+    ds = memload.open(store.url("changing.zarr"))
+    whole = len(store.server.get("changing.zarr/c/0/0/0"))
     for chunk, data in ((0, b"other"), (3, bytes(whole))):  # of two blocks
-        store_server.put_bytes(f"changing.zarr/c/{chunk}/0/0", data)
+        store.server.put_bytes(f"changing.zarr/c/{chunk}/0/0", data)
         with pytest.raises(memload.ShardReadError, match=rf"changing.zarr/c/{chunk}/0/0: the object was "):
             ds[8 * chunk]
-    store_server.delete("changing.zarr/c/6/0/0")
+    store.server.delete("changing.zarr/c/6/0/0")
     with pytest.raises(FileNotFoundError, match="c/6/0/0: there is no such object"):
         ds[48]
-    store_server.delete("changing.zarr/c/0/0/0")
-    again = memload.open("s3://bucket/changing.zarr")
+    store.server.delete("changing.zarr/c/0/0/0")
+    again = memload.open(store.url("changing.zarr"))
     assert [int(again[row]["data"][0, 0]) for row in (0, 24)] == [0, 0]  # the fill value, and the new chunk's
     assert torch.equal(again[8]["data"], torch.from_numpy(X[8]))
 

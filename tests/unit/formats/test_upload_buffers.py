@@ -1,14 +1,20 @@
 """Memory for shards on their way to a store is used again, once nothing has it any more."""
 
+import asyncio
+import mmap
 import os
+import re
 import types
+from pathlib import Path
 
 import obstore
 import pytest
 from obstore.store import MemoryStore
+from waiting import MOST_SECONDS
 
-from memload.formats.remote import upload_buffers
+from memload.formats.remote import upload_buffers, writable_objects
 from memload.formats.remote.addresses import Address
+from memload.formats.remote.link import link
 from memload.formats.remote.upload_buffers import UploadBuffers
 
 
@@ -81,3 +87,26 @@ def test_a_store_is_made_once_for_each_environment(monkeypatch):
     assert store() is first
     monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a process that was forked
     assert store() is not first
+
+
+def resident(path):
+    """Return the KiB of a mapped file that this process has in memory."""
+    smaps = Path("/proc/self/smaps").read_text()
+    return int(re.search(rf"{re.escape(str(path))}\n(?:\w+: .*\n)*?Rss: +(\d+) kB", smaps)[1])
+
+
+def test_the_pages_of_a_file_that_is_sent_are_given_back(tmp_path):
+    path = tmp_path / "shard"
+    path.write_bytes(bytes(range(256)) * (1 << 14))
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    read = bytes(mapped)
+    assert resident(path) == 4096
+
+    async def sent():
+        async with writable_objects._released(mapped):
+            while resident(path):
+                await asyncio.sleep(0.01)
+
+    link().submit(sent()).result(MOST_SECONDS)
+    assert mapped[:] == read

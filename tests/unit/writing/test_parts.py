@@ -152,12 +152,34 @@ def test_the_number_of_parts_may_be_told_by_sealing_alone(tmp_path):
     check_sealed(tmp_path / "s")
 
 
+@pytest.mark.parametrize("told", [{"parts": 2}, {}])
+def test_a_sealed_set_says_of_how_many_parts_it_was_made(tmp_path, told):
+    for part in range(2):
+        memload.write_part(tmp_path / "s", arrays(part * 12, part * 12 + 12), part=part, **told)
+    memload.seal(tmp_path / "s", parts=2)
+    memload.seal(tmp_path / "s", parts=2)
+    for other in (1, 3):
+        with pytest.raises(ValueError, match=rf"s: parts={other}, but a set is sealed here already, of parts=2; "):
+            memload.seal(tmp_path / "s", parts=other)
+    check_sealed(tmp_path / "s")
+
+
+def test_an_index_of_an_older_memload_does_not_say_of_how_many_parts_it_is(tmp_path):
+    write_halves(tmp_path / "s")
+    memload.seal(tmp_path / "s")
+    index = json.loads((tmp_path / "s" / "index.json").read_text())
+    assert index.pop("parts") == 2
+    (tmp_path / "s" / "index.json").write_text(json.dumps(index))
+    memload.seal(tmp_path / "s", parts=3)
+    check_sealed(tmp_path / "s")
+
+
 def test_a_sealed_set_is_extended_like_any_other(tmp_path):
     write_halves(tmp_path / "s")
     memload.seal(tmp_path / "s")
     memload.write(tmp_path / "s", arrays(ROWS, ROWS + 3), append=True)
     check_sealed(tmp_path / "s", ROWS + 3)
-    memload.seal(tmp_path / "s")  # leaves it as it is
+    memload.seal(tmp_path / "s", parts=3)  # leaves it as it is, a set of two parts and of further rows
     check_sealed(tmp_path / "s", ROWS + 3)
 
 

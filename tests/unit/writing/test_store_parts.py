@@ -49,21 +49,21 @@ def all_rows(ds):
     ]
 
 
-def assert_whole(store_server, prefix, ds):
+def assert_whole(server, prefix, ds):
     """The set has all rows, and nothing but what its index lists lies in the store."""
     assert all_rows(ds) == all_rows(memload.from_arrays(mixed(0, ROWS)))
-    listed = json.loads(store_server.get(f"{prefix}/index.json"))["shards"]
-    assert store_server.keys(prefix) == sorted(["index.json", *(shard["file"] for shard in listed)])
+    listed = json.loads(server.get(f"{prefix}/index.json"))["shards"]
+    assert server.keys(prefix) == sorted(["index.json", *(shard["file"] for shard in listed)])
 
 
 @pytest.mark.parametrize("options", [{}, {"codec": "zstd", "shard_bytes": 700}], ids=["plain", "small-zstd"])
-def test_parts_in_any_order_make_the_set_that_one_writer_makes(proxy, store_server, options):
+def test_parts_in_any_order_make_the_set_that_one_writer_makes(store, options):
     prefix = f"any-order-{len(options)}"
     for part in random.Random(1).sample(range(4), 4):
-        assert write(f"s3://bucket/{prefix}", part, **options).rows == 6
+        assert write(store.url(prefix), part, **options).rows == 6
     with pytest.raises(FileNotFoundError, match=r"parts of a set are here, which memload.seal makes one set of"):
-        memload.open(f"s3://bucket/{prefix}")
-    assert_whole(store_server, prefix, memload.seal(f"s3://bucket/{prefix}"))
+        memload.open(store.url(prefix))
+    assert_whole(store.server, prefix, memload.seal(store.url(prefix)))
 
 
 def test_sealing_reads_and_moves_no_shard(proxy, store_server):
@@ -74,8 +74,8 @@ def test_sealing_reads_and_moves_no_shard(proxy, store_server):
     assert proxy.ranges() == []
 
 
-def test_repeated_replaced_and_concurrent_parts_leave_one_of_each(proxy, store_server):
-    url = "s3://bucket/repeated"
+def test_repeated_replaced_and_concurrent_parts_leave_one_of_each(store):
+    url = store.url("repeated")
     memload.write_part(url, mixed(0, 1), part=3, parts=4)
     for part in (0, 1, 2, 3, 1):
         write(url, part)
@@ -83,7 +83,9 @@ def test_repeated_replaced_and_concurrent_parts_leave_one_of_each(proxy, store_s
         written = list(pool.map(lambda _: write(url, 2), range(3)))
         assert [part.rows for part in written] == [6] * 3
         assert [len(ds) for ds in pool.map(lambda _: memload.seal(url), range(3))] == [ROWS] * 3
-    assert_whole(store_server, "repeated", memload.seal(url))
+    assert_whole(store.server, "repeated", memload.seal(url, parts=4))
+    with pytest.raises(ValueError, match=r"parts=5, but a set is sealed here already, of parts=4; "):
+        memload.seal(url, parts=5)
     with pytest.raises(FileExistsError, match="this set is complete"):
         write(url, 0)
 
@@ -102,8 +104,8 @@ def test_a_part_of_unchanged_files_is_left_as_it_is(proxy, store_server, tmp_pat
     assert len(store_server.keys("same")) == 3
 
 
-def test_what_is_missing_or_disagrees_is_refused(proxy, store_server):
-    url = "s3://bucket/refused"
+def test_what_is_missing_or_disagrees_is_refused(store):
+    url = store.url("refused")
     with pytest.raises(FileNotFoundError, match="no parts of a set are here"):
         memload.seal(url)
     write(url, 1)
@@ -115,19 +117,19 @@ def test_what_is_missing_or_disagrees_is_refused(proxy, store_server):
         memload.write_part(url, {"y": torch.arange(3)}, part=0, parts=4)
     for part in (0, 2, 3):
         write(url, part)
-    lost = next(name for name in store_server.keys("refused") if name.startswith("shard-00002"))
-    store_server.put_bytes(f"refused/{lost}", b"short")
+    lost = next(name for name in store.server.keys("refused") if name.startswith("shard-00002"))
+    store.server.put_bytes(f"refused/{lost}", b"short")
     with pytest.raises(memload.ShardFormatError, match=rf"{lost}: it has 5 bytes instead of \d+; write its part"):
         memload.seal(url)
-    store_server.delete(f"refused/{lost}")
+    store.server.delete(f"refused/{lost}")
     with pytest.raises(memload.ShardFormatError, match=rf"{lost}: it is missing; write its part again"):
         memload.seal(url)
     write(url, 2)
-    assert_whole(store_server, "refused", memload.seal(url))
+    assert_whole(store.server, "refused", memload.seal(url))
 
 
-def test_a_writer_that_completes_after_the_sealing_removes_its_own(proxy, store_server):
-    url = "s3://bucket/late"
+def test_a_writer_that_completes_after_the_sealing_removes_its_own(store):
+    url = store.url("late")
     for part in range(4):
         write(url, part)
 
@@ -137,7 +139,7 @@ def test_a_writer_that_completes_after_the_sealing_removes_its_own(proxy, store_
         memload.seal(url)
 
     memload.write_part(url, rows(), part=0, parts=4, ragged=["tokens"])
-    assert_whole(store_server, "late", memload.open(url))
+    assert_whole(store.server, "late", memload.open(url))
 
 
 @pytest.mark.parametrize("where", ["s3://bucket/counts", "folder"])
@@ -167,10 +169,10 @@ def test_a_set_of_somebody_else_is_not_returned_as_ones_own(proxy, store_server)
     assert len(memload.open(url)) == 50
 
 
-def test_of_two_writers_of_a_set_at_once_one_is_told(proxy, store_server):
+def test_of_two_writers_of_a_set_at_once_one_is_told(store):
     """Both are at their last row at the same time; whichever counts, its rows are the set, and the other one raises."""
     for case in range(3):
-        url, barrier = f"s3://bucket/at-once-{case}", threading.Barrier(2)
+        url, barrier = store.url(f"at-once-{case}"), threading.Barrier(2)
 
         def write_all(value, url=url, barrier=barrier):
             def rows():
@@ -185,18 +187,18 @@ def test_of_two_writers_of_a_set_at_once_one_is_told(proxy, store_server):
         with ThreadPoolExecutor(2) as pool:
             told = list(pool.map(write_all, (1, 2)))
         assert sorted(told, key=str) == [memload.open(url)[0]["x"].item(), None]
-        assert len(store_server.keys(f"at-once-{case}")) == 2
+        assert len(store.server.keys(f"at-once-{case}")) == 2
 
 
-def test_other_objects_stay(proxy, store_server):
-    store_server.put_bytes("mine/thesis.txt", b"mine")
+def test_other_objects_stay(store):
+    store.server.put_bytes("mine/thesis.txt", b"mine")
     with pytest.raises(FileExistsError, match=r"other objects are there, such as 'thesis.txt'"):
-        memload.write("s3://bucket/mine", {"x": torch.arange(3)})
+        memload.write(store.url("mine"), {"x": torch.arange(3)})
     for part in range(2):
-        memload.write_part("s3://bucket/beside", {"x": torch.arange(3)}, part=part, parts=2)
-    store_server.put_bytes("beside/notes.txt", b"mine")
-    memload.seal("s3://bucket/beside")
-    assert "notes.txt" in store_server.keys("beside")
+        memload.write_part(store.url("beside"), {"x": torch.arange(3)}, part=part, parts=2)
+    store.server.put_bytes("beside/notes.txt", b"mine")
+    memload.seal(store.url("beside"))
+    assert "notes.txt" in store.server.keys("beside")
 
 
 def test_a_whole_set_is_written_as_one_part(proxy, store_server):
@@ -282,12 +284,12 @@ def test_a_web_server_is_refused():
         memload.write("http://127.0.0.1:9/set", {"x": torch.arange(3)})
 
 
-def test_a_bucket_that_is_not_there_and_missing_permissions(proxy):
+def test_a_bucket_that_is_not_there_and_missing_permissions(store):
     with pytest.raises(FileNotFoundError, match="there is no such bucket"):
-        memload.write("s3://no-bucket/new", {"x": torch.arange(3)})
-    proxy.always = ("", 403)
+        memload.write(f"{store.scheme}://no-bucket/new", {"x": torch.arange(3)})
+    store.proxy.always = ("", 403)
     with pytest.raises(PermissionError, match="the store refuses it"):
-        memload.write("s3://bucket/forbidden", {"x": torch.arange(3)})
+        memload.write(store.url("forbidden"), {"x": torch.arange(3)})
 
 
 @pytest.mark.parametrize(("largest", "at_once", "most"), [(0, 0, 2), (0, 150_000, 4), (1 << 20, 150_000, 0)])
