@@ -10,7 +10,7 @@ from memload.errors import ThreadLimitError
 from memload.planning import heap_surplus
 from memload.planning.allocations import HEAP
 from memload.planning.heap import heap_keeps_tensors
-from memload.planning.heap_surplus import ALIVE, LEAST, STEPS, heap_times, times_of
+from memload.planning.heap_surplus import ALIVE, LEAST, SERIES, STEPS, heap_times, times_of
 from memload.planning.measuring import measured
 from memload.planning.steps import losses_of
 from memload.planning.variants import kind_of
@@ -61,7 +61,7 @@ def test_steps_are_made_with_batches_that_take_no_more_than_is_allowed(model, wi
             assert (sizes, times) == ([], HEAP)
             continue
         (rows,) = set(sizes)
-        assert len(sizes) == 1 + STEPS
+        assert len(sizes) == 1 + SERIES * STEPS
         assert 0.7 * most < together(arguments, rows) <= most
         sizes.clear()
 
@@ -77,7 +77,7 @@ def test_steps_have_new_batches_where_those_of_the_loop_are_in_the_heap(in_heap)
     arguments = given(model, torch.rand(4, 32), loss)
     seen.clear()
     heap_times(*arguments, room=60 * MB, batches_in_heap=in_heap)
-    assert len({batch.data_ptr() for batch in seen}) == (1 + STEPS if in_heap else 1)
+    assert len({batch.data_ptr() for batch in seen}) == (1 + SERIES * STEPS if in_heap else 1)
     assert all(torch.equal(batch, seen[0]) for batch in seen)
 
 
