@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from memload.cli.script import Script, name_of
 from memload.cli.script_steps import Step, step_of
@@ -16,6 +18,8 @@ from memload.cli.script_values import text_of
 
 _FILES = frozenset(["h5py.File", "numpy.load"])
 _DEPTH = 30
+_NAMES = 200
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,21 @@ class Sample:
 
 @dataclass
 class ClassOf:
-    """A Dataset class of a script, as one call makes it."""
+    """A Dataset class of a script, as one call makes it.
+
+    Attributes:
+        script: the script.
+        made: the class.
+        call: the call.
+        followed: the attributes that are being followed, so that none is followed into itself.
+        names_left: how many more names of an expression are followed.
+    """
 
     script: Script
     made: ast.ClassDef
     call: ast.Call
+    followed: set[str] = field(default_factory=set)
+    names_left: int = 0
 
     def method(self, name: str) -> ast.FunctionDef | None:
         """Return a method of the class."""
@@ -106,10 +120,20 @@ class ClassOf:
     def assigned(self, attribute: str) -> Iterator[tuple[ast.FunctionDef, int, ast.expr]]:
         """Yield what is assigned to `self.ATTRIBUTE`, with the method and the line, but for None."""
         for method in (one for one in self.made.body if isinstance(one, ast.FunctionDef)):
-            for statement in ast.walk(method):
-                for target, value in _assignments(statement):
-                    if name_of(target) == f"self.{attribute}" and not _is_none(value):
-                        yield method, value.lineno, value
+            for target, _, value in _assigned_in(method):
+                if target == f"self.{attribute}" and not _is_none(value):
+                    yield method, value.lineno, value
+
+    def _first_of(self, name: str, take: Callable[[ast.expr, ast.FunctionDef, int], _T | None]) -> _T | None:
+        """Return the first that is known of what is assigned to `self.ATTRIBUTE`; None inside of what is its own."""
+        if name in self.followed:
+            return None
+        self.followed.add(name)
+        try:
+            found = (take(value, method, line) for method, line, value in self.assigned(name.removeprefix("self.")))
+            return next((one for one in found if one is not None), None)
+        finally:
+            self.followed.discard(name)
 
     def outside(
         self, node: ast.expr, method: ast.FunctionDef, before: int, keep: str = "", depth: int = 0
@@ -124,9 +148,12 @@ class ClassOf:
             depth: how many names were followed to this expression.
         """
         unknown: list[str] = []
+        self.names_left = self.names_left if depth else _NAMES
 
         def meant(part: ast.expr) -> ast.expr:
-            found = None if depth > 8 else self._meant(part, method, before, keep, depth)
+            self.names_left -= 1
+            ends = unknown or depth > 8 or self.names_left < 0
+            found = None if ends else self._meant(part, method, before, keep, depth)
             if found is None:
                 unknown.append(name_of(part))
             return part if found is None else found
@@ -139,9 +166,7 @@ class ClassOf:
                 kept = part.id == keep and local_of(method, keep, before) is None
                 return meant(part) if part.id in names and not kept else part
 
-        names = {one.arg for one in method.args.args} | {
-            name_of(target) for statement in ast.walk(method) for target, _ in _assignments(statement)
-        }
+        names = {one.arg for one in method.args.args} | {name for name, _, _ in _assigned_in(method)}
         made = Inside().visit(copy.deepcopy(node))
         assert isinstance(made, ast.expr)
         return None if unknown else made
@@ -149,10 +174,7 @@ class ClassOf:
     def _meant(self, node: ast.expr, method: ast.FunctionDef, before: int, keep: str, depth: int) -> ast.expr | None:
         name = name_of(node)
         if name.startswith("self."):
-            for inner, line, value in self.assigned(name.removeprefix("self.")):
-                if (found := self.outside(value, inner, line, depth=depth + 1)) is not None:
-                    return found
-            return None
+            return self._first_of(name, lambda value, inner, line: self.outside(value, inner, line, depth=depth + 1))
         local = local_of(method, name, before)
         if local is not None:
             return self.outside(local[1], method, local[0], keep, depth + 1)
@@ -207,11 +229,7 @@ class ClassOf:
             local = local_of(method, node.id, before)
             return None if local is None else self.read(local[1], method, local[0], depth + 1)
         if name_of(node).startswith("self."):
-            found = (
-                self.read(value, inner, line, depth + 1)
-                for inner, line, value in self.assigned(name_of(node).removeprefix("self."))
-            )
-            return next((one for one in found if one is not None), None)
+            return self._first_of(name_of(node), lambda value, inner, line: self.read(value, inner, line, depth + 1))
         if isinstance(node, ast.Call) and self.script.called(node) in _FILES and node.args:
             path = self.outside(node.args[0], method, before)
             text = None if path is None else text_of(self.script, path)
@@ -272,13 +290,18 @@ class ClassOf:
 
 def local_of(method: ast.FunctionDef, name: str, before: int) -> tuple[int, ast.expr] | None:
     """Return the line and the value that a name in a method was last assigned above a line; None if to none."""
-    found: tuple[int, ast.expr] | None = None
-    for statement in ast.walk(method):
-        for target, value in _assignments(statement):
-            line = value.lineno if isinstance(statement, ast.With) else getattr(statement, "lineno", 0)
-            if name and name_of(target) == name and line < before and (found is None or line >= found[0]):
-                found = line, value
-    return found
+    above = [(line, value) for target, line, value in _assigned_in(method) if target == name and line < before]
+    return max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1] if name and above else None
+
+
+@functools.lru_cache(maxsize=64)
+def _assigned_in(method: ast.FunctionDef) -> tuple[tuple[str, int, ast.expr], ...]:
+    """Return the names that a method assigns to, the line of each, and the value."""
+    return tuple(
+        (name_of(target), value.lineno if isinstance(statement, ast.With) else getattr(statement, "lineno", 0), value)
+        for statement in ast.walk(method)
+        for target, value in _assignments(statement)
+    )
 
 
 def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -294,3 +294,14 @@ def test_a_class_of_two_loaders_is_told_once_and_then_what_differs(files, capsys
     assert f"for line {text.count(chr(10))} the same, but:" in said
     again = text.replace("'t.h5'", '"s.h5"')
     assert len([one for one in found(files, again) if one.about == "dataset"]) == 1
+
+
+def test_classes_that_assign_names_to_themselves_are_read(files):
+    for body in (
+        "self.x = self.x[k]; self.x = self.y[self.x]; self.y = self.x + self.y; self.x = h5py.File(self.x)",
+        "x = x[k]; x = x + x * x; k = k + 1",
+        "self.x = self.x.get(self.x)",
+    ):
+        lines = "".join(f"        {line.strip()}\n" for line in body.split(";") * 12)
+        made = f"class Odd(Dataset):\n    def __getitem__(self, k):\n{lines}        return self.x[k] / x, x\n"
+        assert found(files, f"{HEAD}{made}DataLoader(Odd())")
