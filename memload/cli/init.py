@@ -11,13 +11,15 @@ import contextlib
 import difflib
 import importlib.metadata
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memload.cli.output import answer, is_json, keep
-from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Loader, Script, root_of
-from memload.cli.script_data import Verdict, is_move, verdict_of
+from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Loader, Script, Verdict, lines_of
+from memload.cli.script_data import verdict_of, without_classes
+from memload.cli.script_loops import work_of_loops
 from memload.cli.script_transforms import casts_of_transforms
 
 _ARGUMENTS = {
@@ -35,7 +37,6 @@ _COLLATED = frozenset(
         *("memload.graph_collate", "memload.group_collate"),
     ]
 )
-_NUMBERS = frozenset(["float", "half", "bfloat16", "double"])
 _WORDS = {True: "native", False: "torch's own code", None: "known when it runs"}
 
 
@@ -46,11 +47,13 @@ class Finding:
     Attributes:
         line: its number, from 1.
         code: the line.
-        about: "loader", "dataset", "argument", "loop", "transform", "class" or "import".
+        about: "loader", "dataset", "argument", "loop", "transform", "class", "use" or "import".
         native: of a loader, whether memload's engine reads it as the script stands; None if only running it tells.
         why: the reason.
         change: the code to write, or the command to run.
         safe: whether the script does the same afterwards, so that `--write` makes the change.
+        of: of a dataset, the line of the loader.
+        again: whether `change` has only what differs from what is said of the line for an earlier loader.
     """
 
     line: int
@@ -60,6 +63,8 @@ class Finding:
     change: tuple[str, ...] = ()
     native: bool | None = None
     safe: bool = False
+    of: int = 0
+    again: bool = False
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,10 +80,12 @@ def run(options: argparse.Namespace) -> int:
     patch = patch_of(script, changed)
     document = {"script": options.script, "findings": found, "patch": patch, "written": options.write}
     if options.write is not None:
-        _write(options.write, changed)
+        _write(options.write, changed.encode(script.encoding))
     if options.diff:
         if not is_json(options):
-            print(patch, end="")
+            sys.stdout.flush()
+            sys.stdout.buffer.write(patch.encode(script.encoding.removesuffix("-sig")))
+            sys.stdout.flush()
         keep(options, document)
     else:
         written = f"\nWritten: {options.write}" if options.write is not None else ""
@@ -86,16 +93,31 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     if os.path.lexists(path):
         raise FileExistsError(f"{path} is there already, and stays: give another name to --write")
-    path.write_text(text)
+    path.write_bytes(content)
 
 
 def findings(script: Script) -> list[Finding]:
     """Return what there is to say, in the order of lines."""
-    found = [*_loaders(script), *_others(script), *_loops(script), *_transforms(script)]
+    found = [*_told_once(_loaders(script)), *_others(script), *_loops(script), *_transforms(script), *_uses(script)]
     return sorted(dict.fromkeys(found), key=lambda one: one.line)  # two loaders may share a dataset
+
+
+def _told_once(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings; of a line that several loaders share, such as that of a class, only what is new of each."""
+    told: dict[int, list[tuple[str, ...]]] = {}
+    for one in found:
+        if one.about != "dataset":
+            yield one
+            continue
+        before = told.setdefault(one.line, [])
+        new = tuple(line for line in one.change if not any(line in change for change in before))
+        if not new:
+            continue
+        yield replace(one, change=new, again=bool(before))
+        before.append(one.change)
 
 
 def _loaders(script: Script) -> Iterator[Finding]:
@@ -109,11 +131,11 @@ def _loaders(script: Script) -> Iterator[Finding]:
         yield Finding(line, code, "loader", verdict.why, change, verdict.native, safe=bool(change))
         if verdict.change:
             at = verdict.line or line
-            yield Finding(at, script.text.splitlines()[at - 1].strip(), "dataset", verdict.why, verdict.change)
+            yield Finding(at, script.code_at(at), "dataset", verdict.why, verdict.change, of=line)
         below = _below_a_collate(script, loader)
         if below is not None and below.change:
             at = below.line or line
-            yield Finding(at, script.text.splitlines()[at - 1].strip(), "dataset", below.why, below.change)
+            yield Finding(at, script.code_at(at), "dataset", below.why, below.change, of=line)
         for name, why in _ARGUMENTS.items():
             given = loader.given.get(name)
             if given is not None and ast.unparse(given) not in ("0", "False", "None"):
@@ -185,39 +207,17 @@ def _others(script: Script) -> Iterator[Finding]:
 
 def _loops(script: Script) -> Iterator[Finding]:
     """Yield what a loop does with each batch that a loader could do ahead of it."""
-    seen = set()
     told = set()
-    for loop in script.loops():
-        for node in (inner for statement in loop.node.body for inner in ast.walk(statement)):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-                continue
-            of_batch = root_of(node.func.value) in loop.names
-            if of_batch and node.lineno not in seen and (work := _work(script, loop.loader, node)):
-                seen.add(node.lineno)
-                why, change = work
-                if (loop.loader.call.lineno, work) in told:
-                    why, change = "likewise", ()
-                told.add((loop.loader.call.lineno, work))
-                yield Finding(node.lineno, script.line(node), "loop", why, change)
+    for one in work_of_loops(script, lambda loader: loader_verdict(script, loader)):
+        work = one.loader.call.lineno, one.why, one.change
+        why, change = ("likewise", ()) if work in told else (one.why, one.change)
+        told.add(work)
+        yield Finding(one.line, script.code_at(one.line), "loop", why, change)
 
 
-def _work(script: Script, loader: Loader, call: ast.Call) -> tuple[str, tuple[str, ...]] | None:
-    assert isinstance(call.func, ast.Attribute)
-    if is_move(call):
-        device = '"cuda"' if call.func.attr == "cuda" or not call.args else ast.unparse(call.args[0])
-        later = script.line_after(device, loader.call.lineno)
-        order = f"; line {later} makes {device}, and has to come before line {loader.call.lineno}" if later else ""
-        return "the loader can have batches on the device ahead of the loop; then this has nothing to do", (
-            f"device={device}  # in FastLoader{order}",
-        )
-    dtype = ast.unparse(call.args[0]) if call.args else ""
-    if call.func.attr in _NUMBERS or (call.func.attr == "to" and "float" in dtype):
-        to = {"float": "torch.float32", "half": "torch.float16", "double": "torch.float64"}
-        wanted = dtype or to.get(call.func.attr, f"torch.{call.func.attr}")
-        return "the loader can convert while it gathers, together with a scale, mean and std", (
-            f"cast={{field: memload.Cast({wanted}, scale=...)}}  # in FastLoader; a field's name, or 0, 1 in tuples",
-        )
-    return None
+def _uses(script: Script) -> Iterator[Finding]:
+    for line, why, change in without_classes(script):
+        yield Finding(line, script.code_at(line), "use", why, change)
 
 
 def _transforms(script: Script) -> Iterator[Finding]:
@@ -226,7 +226,7 @@ def _transforms(script: Script) -> Iterator[Finding]:
         why = f"of rows that memload reads{cast}"
         if "Augment(" in code[0]:
             why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
-        yield Finding(line, script.text.splitlines()[line - 1].strip(), "transform", why, code)
+        yield Finding(line, script.code_at(line), "transform", why, code)
 
 
 # The text
@@ -259,7 +259,7 @@ def _told(one: Finding) -> Iterator[str]:
     elif one.about != "dataset":
         yield f"       {one.why}"
     elif one.change:
-        yield "       native with:"
+        yield f"       for line {one.of} the same, but:" if one.again else "       native with:"
     for code in one.change:
         mark = "  (safe)" if one.safe else ""
         yield f"         {code}{mark}"
@@ -298,7 +298,7 @@ def converted(script: Script) -> str:
         return script.text
     if script.imported.get("memload", "memload") != "memload" or script.value_of(ast.Name("memload"), 10**9):
         raise ValueError(f"{script.path}: the name memload is that of something else here: rename it first")
-    lines = script.text.splitlines(keepends=True)
+    lines = lines_of(script.text)
     for loader in sorted(made, key=lambda one: (one.call.lineno, one.call.col_offset), reverse=True):
         _replace(lines, loader.call.func, FAST_LOADER)
     if "memload" not in script.imported:
@@ -334,7 +334,7 @@ def _place_of_import(script: Script) -> tuple[int, bool]:
 def patch_of(script: Script, changed: str) -> str:
     """Return the difference as a patch for `patch` or `git apply`."""
     name = str(script.path)
-    before, after = (text.splitlines(keepends=True) for text in (script.text, changed))
+    before, after = (lines_of(text) for text in (script.text, changed))
     lines = []
     for line in difflib.unified_diff(before, after, name, name):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")

@@ -6,6 +6,8 @@ The script is parsed, never imported. What only running it would tell is left op
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +76,7 @@ class Script:
         text: its source.
         tree: its syntax.
         imported: what imported names stand for, such as {"DataLoader": "torch.utils.data.DataLoader"}.
+        encoding: of its bytes, as it declares it; without a declaration UTF-8.
         loaders: the loaders that it makes, in the order of lines.
     """
 
@@ -81,6 +84,7 @@ class Script:
     text: str
     tree: ast.Module
     imported: dict[str, str]
+    encoding: str = "utf-8"
     loaders: list[Loader] = field(default_factory=list)
 
     @classmethod
@@ -93,10 +97,8 @@ class Script:
         if path.suffix == ".ipynb":
             raise ValueError(f"{path}: this is a notebook; `jupyter nbconvert --to script {path}` makes a script of it")
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            text, encoding = _decoded(path)
             tree = ast.parse(text)
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not a Python script: {error}") from None
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             raise ValueError(
@@ -104,13 +106,17 @@ class Script:
             ) from None
         except RecursionError:
             raise ValueError(f"{path}: its expressions are nested too deeply to be read") from None
-        script = cls(path, text, tree, dict(_imports(tree)))
+        script = cls(path, text, tree, dict(_imports(tree)), encoding)
         script.loaders = sorted(_loaders(script), key=lambda one: one.call.lineno)
         return script
 
     def line(self, node: ast.stmt | ast.expr) -> str:
         """Return the source line on which a node begins, without indentation."""
-        return self.text.splitlines()[node.lineno - 1].strip()
+        return self.code_at(node.lineno)
+
+    def code_at(self, line: int) -> str:
+        """Return a source line by its number from 1, without indentation."""
+        return lines_of(self.text)[line - 1].strip()
 
     def meaning(self, node: ast.AST | None) -> str:
         """Return the qualified name that an expression such as `data.DataLoader` stands for; "" if it is no name."""
@@ -202,6 +208,56 @@ class Script:
         return sum(node.id == name and isinstance(node.ctx, ast.Load) for node in names)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a dataset is read natively.
+
+    Attributes:
+        native: None if only running the script tells.
+        why: the reason, in a few words.
+        change: code or a command that makes it native; empty if there is nothing to change.
+        line: the line of the script that decides it; 0 if it is the loader's own.
+        fields: the names of the fields of a sample as `change` makes it, in the order of a tuple; 0, 1, ... of a
+            TensorDataset; empty if unknown.
+    """
+
+    native: bool | None
+    why: str
+    change: tuple[str, ...] = ()
+    line: int = 0
+    fields: tuple[str | int, ...] = ()
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a source with their ends, as Python counts them: a form feed, say, ends no line."""
+    return list(io.StringIO(text, newline=""))
+
+
+def _decoded(path: Path) -> tuple[str, str]:
+    """Return the text of a script and its encoding: the one that it declares, or UTF-8.
+
+    Raises:
+        ValueError: its bytes have another encoding than this; the message has the position.
+        SyntaxError: Python does not know the encoding that it declares.
+    """
+    content = path.read_bytes()
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except SyntaxError as error:
+        if "unknown encoding" in str(error):
+            raise
+        encoding = "utf-8"
+    try:
+        return content.decode(encoding), encoding
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        stated = "the file declares no other encoding" if encoding.startswith("utf-8") else "which the file declares"
+        raise ValueError(
+            f"{path}: not a Python script: byte {error.start} (0x{content[error.start]:02x}, line {line}) is not "
+            f"{encoding}, {stated}: save it as UTF-8, or begin it with a line such as `# -*- coding: latin-1 -*-`"
+        ) from None
+
+
 def name_of(node: ast.AST | None) -> str:
     """Return a name, or an attribute such as "self.loader"; "" for any other expression."""
     if isinstance(node, ast.Name):
@@ -214,7 +270,9 @@ def name_of(node: ast.AST | None) -> str:
 def root_of(node: ast.AST) -> str:
     """Return the name at the beginning of an expression such as `batch["x"].float()`."""
     while not name_of(node) and isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
+        of_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         node = node.func if isinstance(node, ast.Call) else node.value
+        node = node.value if of_method and isinstance(node, ast.Attribute) else node
     return name_of(node)
 
 

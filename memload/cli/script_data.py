@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from memload.cli.script import Script, name_of
+from memload.cli.script import Script, Verdict, name_of
+from memload.cli.script_classes import of_class
+from memload.cli.script_transforms import sizes_of
+from memload.cli.script_values import folders_of
 
 _IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "CIFAR10", "CIFAR100", "USPS")
-COLOURS = ("CIFAR10", "CIFAR100")
-"""Sets of torchvision whose data is (N, H, W, 3); that of the others in memory is (N, H, W)."""
-_GREY = "[:, None]"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a dataset is read natively.
-
-    Attributes:
-        native: None if only running the script tells.
-        why: the reason, in a few words.
-        change: code or a command that makes it native; empty if there is nothing to change.
-        line: the line of the script that decides it; 0 if it is the loader's own.
-    """
-
-    native: bool | None
-    why: str
-    change: tuple[str, ...] = ()
-    line: int = 0
-
+_PLANES = {"CIFAR10": ".transpose(0, 3, 1, 2)", "CIFAR100": ".transpose(0, 3, 1, 2)"}
+"""What makes (N, C, H, W) of a set's data: CIFAR's are stored so and shown as (N, H, W, C), others are (N, H, W)."""
+_FOLDERS = ("ImageFolder", "DatasetFolder", "ImageNet")
 
 _UNKNOWN = Verdict(None, "what this dataset is, only running the script tells: print(loader.engine, loader.why)")
 
@@ -68,12 +52,13 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
     if name.startswith("memload."):
         return Verdict(True, f"{name} is memload's own")
     if script.class_named(name):
-        return _of_class(script, name, call)
+        return of_class(script, name, call)
     if short == "TensorDataset":
         return _of_tensors(script, call)
     if short in ("random_split", "Subset"):
         below = verdict_of(script, inner, call.lineno, depth + 1)
-        return Verdict(below.native, f"{short} of: {below.why}", below.change, below.line or call.lineno)
+        why = f"{short} of: {below.why}"
+        return Verdict(below.native, why, below.change, below.line or call.lineno, below.fields)
     if short in ("ConcatDataset", "StackDataset"):
         parts = inner.elts if isinstance(inner, (ast.List, ast.Tuple)) else [one for one in [inner] if one]
         return _of_parts(short, [verdict_of(script, part, call.lineno, depth + 1) for part in parts])
@@ -100,7 +85,7 @@ def _of_tensors(script: Script, call: ast.Call) -> Verdict:
                 ("keep the tensors on the CPU here, and give FastLoader device=device; or: memload.to_device(ds)",),
                 call.lineno,
             )
-    return Verdict(True, "a TensorDataset of tensors on the CPU")
+    return Verdict(True, "a TensorDataset of tensors on the CPU", fields=tuple(range(len(call.args))))
 
 
 def is_move(node: ast.AST) -> bool:
@@ -131,202 +116,108 @@ def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
     if kind == "FakeData":
         return Verdict(False, "FakeData makes images as they are asked for", (), call.lineno)
     if kind in _IN_MEMORY:
-        name = script.name_for(call) or "dataset"
-        of_labels = next((ast.unparse(one.value) for one in call.keywords if one.arg == "target_transform"), "None")
-        left_out = f"# target_transform={of_labels} is left out: give from_arrays what it makes of all labels"
         return Verdict(
             False,
             f"{kind} has its images in memory, and makes a PIL image of each and transforms it in Python",
-            (
-                f"{name} = memload.from_arrays(image={name}.data{_GREY if kind not in COLOURS else ''}, "
-                f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')",
-                *([] if of_labels == "None" else [left_out]),
-            ),
+            _from_memory(script, kind, call),
             call.lineno,
+            ("image", "label"),
         )
-    root = next((one for one in call.args[:1]), None) or next((k.value for k in call.keywords if k.arg == "root"), None)
-    folders = folders_of(script, root, call) or ["DIR"]
-    labels = " --labels folders" if kind in ("ImageFolder", "DatasetFolder", "ImageNet") else ""
-    targets = ["shards/"] if len(folders) == 1 else [f"{folder.rstrip('/').rpartition('/')[2]}/" for folder in folders]
+    change = _from_folders(script, kind, call)
     return Verdict(
-        False,
-        f"{kind} decodes each image in each epoch, in Python",
-        (
-            *(
-                f"memload write --images {folder}{labels} --size N {target}      (once, on the command line)"
-                for folder, target in zip(folders, targets, strict=True)
-            ),
-            *(["(DIR is one folder of the loader: a set of its own for each)"] if folders == ["DIR"] else []),
-            f'dataset = memload.open({json.dumps(targets[0]) if len(targets) == 1 else "TARGET"}).as_tuple("image", '
-            '"label")  # its labels are as before; without .classes',
-        ),
-        call.lineno,
+        False, f"{kind} decodes each image in each epoch, in Python", change, call.lineno, ("image", "label")
     )
 
 
-def folders_of(script: Script, root: ast.expr | None, call: ast.Call) -> list[str]:
-    """Return the folders that an expression names, one for each value of a comprehension around it; [] if unknown.
-
-    Args:
-        script: the script.
-        root: the expression.
-        call: the call that it is an argument of.
-    """
-    around = [
-        part
-        for node in ast.walk(script.tree)
-        if isinstance(node, (ast.DictComp, ast.ListComp)) and any(inner is call for inner in ast.walk(node))
-        for part in node.generators
-    ]
-    turns: list[dict[str, str]] = [{}]
-    for part in around:
-        values = part.iter.elts if isinstance(part.iter, (ast.List, ast.Tuple, ast.Set)) else []
-        texts = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
-        turns = [{**turn, name_of(part.target): text} for turn in turns for text in texts]
-    found = [None if root is None else _text(script, root, turn, call.lineno) for turn in turns]
-    return [*dict.fromkeys(text for text in found if text)] if found and all(found) else []
-
-
-def _text(script: Script, node: ast.expr, known: Mapping[str, str], before: int, depth: int = 0) -> str | None:
-    """Return the text, or the path, that an expression is; None if only running the script tells."""
-    if depth > 8:
-        return None
-
-    def of(part: ast.expr) -> str | None:
-        return _text(script, part, known, before, depth + 1)
-
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
-    if name_of(node):
-        value = script.value_of(node, before)
-        return known.get(name_of(node)) or (None if value is None else of(value))
-    if isinstance(node, ast.FormattedValue):
-        return of(node.value) if node.conversion == -1 and node.format_spec is None else None
-    parts: Sequence[ast.expr] = ()
-    between = "/"
-    if isinstance(node, ast.JoinedStr):
-        parts, between = node.values, ""
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
-        parts, between = (node.left, node.right), "" if isinstance(node.op, ast.Add) else "/"
-    elif script.called(node) in ("os.path.join", "pathlib.Path"):
-        assert isinstance(node, ast.Call)
-        parts = node.args
-    texts = [of(part) for part in parts]
-    return between.join(text for text in texts if text is not None) if texts and None not in texts else None
-
-
-# Classes of the script
-
-
-def _of_class(script: Script, name: str, call: ast.Call) -> Verdict:
-    made = script.class_named(name)
-    assert made is not None
-    methods = {node.name: node for node in made.body if isinstance(node, ast.FunctionDef)}
-    if "__memload__" in methods:
-        return Verdict(True, f"{name} says by __memload__ what it holds", (), made.lineno)
-    if "IterableDataset" in [script.meaning(base).rpartition(".")[2] for base in made.bases] or (
-        "__iter__" in methods and "__getitem__" not in methods
-    ):
-        return Verdict(
-            False,
-            f"{name} is iterable: torch's own code runs it",
-            _stored_once(name, call),
-            made.lineno,
-        )
-    getter = methods.get("__getitem__")
-    if getter is None:
-        return Verdict(None, f"{name} inherits __getitem__: print(loader.engine, loader.why)", (), made.lineno)
-    if (method := _says_itself(made, getter)) is not None:
-        return Verdict(
-            False,
-            f"{name} is Python code; it only indexes arrays, which one method tells (add it to the class)",
-            method,
-            made.lineno,
-        )
-    return Verdict(False, f"{name}.__getitem__ is Python code", _replaced(script, made, name, call), getter.lineno)
-
-
-def _says_itself(made: ast.ClassDef, getter: ast.FunctionDef) -> tuple[str, ...] | None:
-    """Return `__memload__` for a class whose `__getitem__` only indexes attributes; None if it does more."""
-    body = [one for one in getter.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
-    if len(body) != 1 or not isinstance(body[0], ast.Return) or len(getter.args.args) != 2 or len(made.bases) > 1:
-        return None
-    value, index = body[0].value, getter.args.args[1].arg
-    if isinstance(value, ast.Tuple) and len(value.elts) > 1:
-        attributes = [_indexed(one, index) for one in value.elts]
-        names = [one or "" for one in attributes]
-        if not all(names) or len(set(names)) < len(names):
-            return None
-        arrays = ", ".join(f"{name}=self.{name}" for name in names)
-        return (
-            "def __memload__(self):",
-            f"    return memload.from_arrays({arrays}).as_tuple({', '.join(map(repr, names))})",
-        )
-    if isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) and _is_name(key.value) for key in value.keys):
-        attributes = [_indexed(one, index) for one in value.values]
-        if value.keys and all(attributes):
-            pairs = zip(value.keys, attributes, strict=True)
-            arrays = ", ".join(f"{ast.literal_eval(key)}=self.{name}" for key, name in pairs if key is not None)
-            return ("def __memload__(self):", f"    return memload.from_arrays({arrays})")
-    return None
-
-
-def _is_name(key: object) -> bool:
-    return isinstance(key, str) and key.isidentifier()
-
-
-def _indexed(node: ast.expr, index: str) -> str | None:
-    """Return "x" for `self.x[index]`."""
-    if isinstance(node, ast.Subscript) and name_of(node.slice) == index and name_of(node.value).startswith("self."):
-        return name_of(node.value).removeprefix("self.")
-    return None
-
-
-_READERS = {
-    "h5py.File": ("memload.open({0}, key=...)", "HDF5 rows are read in place, or their chunks decoded by threads"),
-    "numpy.load": ("memload.open({0})", "rows of .npy and .npz are read in place"),
-    "numpy.memmap": ("memload.open({0}, dtype=..., shape=...)", "raw rows are read in place"),
-    "torch.load": ("memload.open({0})", "rows of tensors in torch.save files are read in place"),
-    "zarr.open": ("memload.open({0})", "chunks of Zarr are decoded by threads"),
-    "zarr.open_array": ("memload.open({0})", "chunks of Zarr are decoded by threads"),
-    "safetensors.safe_open": ("memload.open({0})", "rows of safetensors are read in place"),
-    "safetensors.torch.load_file": ("memload.open({0})", "rows of safetensors are read in place"),
-    "pyarrow.parquet.read_table": ("memload.write once", "Parquet is no format of rows"),
-}
-_IMAGES = frozenset(
-    [
-        *("PIL.Image.open", "cv2.imread", "torchvision.io.read_image", "torchvision.io.decode_image"),
-        *("imageio.imread", "imageio.v3.imread", "skimage.io.imread", "matplotlib.pyplot.imread"),
-    ]
-)
-
-
-def _replaced(script: Script, made: ast.ClassDef, name: str, call: ast.Call) -> tuple[str, ...]:
-    """Return what replaces a class that reads files or computes."""
-    calls = [node for node in ast.walk(made) if isinstance(node, ast.Call)]
-    images = next((script.called(one) for one in calls if script.called(one) in _IMAGES), "")
-    if images:
-        return (
-            "memload write --images DIR [--masks DIR] [--labels TABLE.csv] --size N shards/   (once; decodes in C)",
-            'dataset = memload.open("shards/")  # .as_tuple("image", "label") for batches that are tuples',
-        )
-    read = next((one for one in calls if script.called(one) in _READERS), None)
-    if read is not None:
-        code, why = _READERS[script.called(read)]
-        given = read.args[0].value if read.args and isinstance(read.args[0], ast.Constant) else None
-        argument = json.dumps(given) if isinstance(given, str) else "PATH"
-        return (
-            f"dataset = {code.format(argument)}  # {why}",
-            "dataset = dataset.map(fn)  # what __getitem__ computes of a row, run ahead of the loop in threads",
-        )
-    return _stored_once(name, call)
-
-
-def _stored_once(name: str, call: ast.Call) -> tuple[str, ...]:
-    made = ast.unparse(call)
+def _from_memory(script: Script, kind: str, call: ast.Call) -> tuple[str, ...]:
+    name = script.name_for(call) or "dataset"
+    of_labels = next((ast.unparse(one.value) for one in call.keywords if one.arg == "target_transform"), "None")
+    left_out = f"# target_transform={of_labels} is left out: give from_arrays what it makes of all labels"
+    elsewhere = indexed_elsewhere(script, name)
+    rows = f"{name}_rows" if elsewhere else name
+    lines = ", ".join(map(str, elsewhere))
     return (
-        'with memload.ShardWriter("shards/") as writer:  # once; without random transforms',
-        f"    for batch in DataLoader({made if len(made) < 50 else f'{name}(...)'}, batch_size=64):",
-        "        writer.extend(**batch)  # a dict of fields; tuples: writer.extend(x=batch[0], y=batch[1])",
-        'dataset = memload.open("shards/")  # .map(fn) for random transforms of a row',
+        f"{rows} = memload.from_arrays(image={name}.data{_PLANES.get(kind, '[:, None]')}, "
+        f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')  # below this line",
+        *([f"# {rows} for the loader; {name} stays what line {lines} indexes"] if elsewhere else []),
+        *([] if of_labels == "None" else [left_out]),
     )
+
+
+def indexed_elsewhere(script: Script, name: str) -> list[int]:
+    """Return the lines that take a sample of a dataset by its number, such as `test_data[0]`."""
+    nodes = (node for node in ast.walk(script.tree) if isinstance(node, ast.Subscript))
+    return sorted({node.lineno for node in nodes if name_of(node.value) == name})
+
+
+def _from_folders(script: Script, kind: str, call: ast.Call) -> tuple[str, ...]:
+    folders = _folders(script, call) or ["DIR"]
+    labels = " --labels folders" if kind in _FOLDERS else ""
+    targets = targets_of(script, call)
+    sizes = sizes_of(script, call)
+    by_turn = sizes if len(sizes) == len(folders) else sizes[:1] * len(folders)
+    commands = [
+        f"memload write --images {folder}{labels}{size.partition('  #')[0]} {target}      (once, on the command line)"
+        for folder, size, target in zip(folders, by_turn, targets, strict=True)
+    ]
+    notes = [size.partition("  # ")[2] for size in by_turn if "  # " in size]
+    if any("--size N" in size for size in by_turn):
+        crops = any("--size N --fit crop" in size for size in by_turn)
+        notes = notes or [f"N: how large images are kept{', from which a cast takes its crops' if crops else ''}"]
+    return (
+        *commands,
+        *(f"({note})" for note in dict.fromkeys(notes)),
+        *(["(DIR is one folder of the loader: a set of its own for each)"] if folders == ["DIR"] else []),
+        _assigned(script, call, targets),
+    )
+
+
+def targets_of(script: Script, call: ast.Call) -> list[str]:
+    """Return the sets of shards that the folders of a dataset become: one, or one for each folder of the script."""
+    folders = _folders(script, call)
+    several = len(folders) > 1 or len(_calls_of_folders(script)) > 1
+    return [f"shards/{one.rstrip('/').rpartition('/')[2]}/" for one in folders] if several and folders else ["shards/"]
+
+
+def _folders(script: Script, call: ast.Call) -> list[str]:
+    root = next((one for one in call.args[:1]), None) or next((k.value for k in call.keywords if k.arg == "root"), None)
+    return folders_of(script, root, call)
+
+
+def _calls_of_folders(script: Script) -> list[ast.Call]:
+    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
+    return [one for one in calls if script.called(one).startswith("torchvision.datasets.") and _folders(script, one)]
+
+
+def _assigned(script: Script, call: ast.Call, targets: list[str]) -> str:
+    """Return the line that opens what the commands made, in the place of a dataset or of a dict of datasets."""
+    form = '.as_tuple("image", "label")  # its labels are as before; without .classes'
+    for statement in ast.walk(script.tree):
+        made = statement.value if isinstance(statement, ast.Assign) else None
+        if isinstance(statement, ast.Assign) and isinstance(made, ast.DictComp) and made.value is call:
+            of, over = (ast.unparse(one) for one in (made.generators[0].target, made.generators[0].iter))
+            if len(made.generators) == 1 and len(targets) > 1 and ast.unparse(made.key) == of:
+                opened, _, note = form.partition("  ")
+                name = ast.unparse(statement.targets[0])
+                return f'{name} = {{{of}: memload.open(f"shards/{{{of}}}/"){opened} for {of} in {over}}}  {note}'
+    name = script.name_for(call) or "dataset"
+    return f"{name} = memload.open({json.dumps(targets[0]) if len(targets) == 1 else 'TARGET'}){form}"
+
+
+def without_classes(script: Script) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the lines that take `.classes` of an `ImageFolder`: what is said of each, and the code in its place."""
+    made: dict[str, list[str]] = {}
+    for statement in ast.walk(script.tree):
+        if isinstance(statement, ast.Assign):
+            calls = [one for one in ast.walk(statement.value) if isinstance(one, ast.Call)]
+            of_folders = [one for one in calls if script.called(one).rpartition(".")[2] in _FOLDERS]
+            for call in of_folders[:1]:
+                made.update({name_of(one): targets_of(script, call) for one in statement.targets})
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("classes", "class_to_idx"):
+            base = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            if targets := made.get(name_of(base)):
+                names = f'sorted(set(memload.open({json.dumps(targets[0])}).only("label_name")))'
+                code = names if node.attr == "classes" else f"{{name: k for k, name in enumerate({names})}}"
+                why = f"memload's dataset has no .{node.attr}: a field, label_name, has the names"
+                yield node.lineno, why, (f"{code}  # in the place of {ast.unparse(node)}",)

@@ -7,30 +7,113 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memload.cli.script import Script
-from memload.cli.script_data import COLOURS
+from memload.cli.script_values import text_of, turns_around
+
+_COMPOSE = ("transforms.Compose", "v2.Compose")
+_DRAWS = ("numpy.random.", "random.", "torch.rand", "torch.normal", "torch.bernoulli")
+_UNSEEDED = ("numpy.random.", "random.")
+"""What draws from generators of the whole process, which threads share."""
 
 
 def casts_of_transforms(script: Script) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the line of each `Compose` or lone `ToTensor`, and the cast that does the same as what it has."""
+    """Yield the line of each `Compose` or lone `ToTensor`, and the cast that does the same as what it has.
+
+    Casts are of images (C, H, W): as `memload write --images` stores them, and as sets in memory are opened.
+    """
     calls = [one for one in ast.walk(script.tree) if isinstance(one, ast.Call)]
-    names = [script.called(one) for one in calls if script.called(one).startswith("torchvision.datasets.")]
-    kinds = {name.rpartition(".")[2] for name in names}
-    # As `memload write --images` stores them, and the grey ones in memory with an axis more; those in colour differ.
-    channels = ["channels=-1", 'layout="NCHW"'] if kinds & set(COLOURS) else ["channels=-3"]
     for call in calls:
         steps = call.args[0] if call.args else None
-        if script.called(call).endswith(("transforms.Compose", "v2.Compose")) and isinstance(steps, ast.List):
-            code = _cast(script, [script.value_of(one, call.lineno) or one for one in steps.elts], channels)
+        if script.called(call).endswith(_COMPOSE) and isinstance(steps, ast.List):
+            code = _cast(script, _steps_of(script, call), _line_of_sizes(script, call))
             if code:
                 yield call.lineno, code
         if script.called(call).startswith("torchvision.datasets."):
             given = next((one.value for one in call.keywords if one.arg == "transform"), None)
             step = None if given is None else script.value_of(given, call.lineno)
             if given is not None and step is not None and script.called(step).rpartition(".")[2] == "ToTensor":
-                yield given.lineno, _cast(script, [step], channels)
+                yield given.lineno, _cast(script, [step], 0)
 
 
-def _cast(script: Script, steps: Sequence[ast.expr], channels: Sequence[str]) -> tuple[str, ...]:
+def _steps_of(script: Script, call: ast.Call) -> list[ast.expr]:
+    """Return the steps of a `Compose`."""
+    steps = call.args[0] if call.args else None
+    elements = steps.elts if isinstance(steps, ast.List) else []
+    return [script.value_of(one, call.lineno) or one for one in elements]
+
+
+def _composed(script: Script, call: ast.Call, known: Mapping[str, str]) -> ast.Call | None:
+    """Return the `Compose` that a dataset is given, where its names are these; None without one."""
+    given = next((one.value for one in call.keywords if one.arg == "transform"), None)
+    given = given or next(iter(call.args[1:2]), None)
+    if isinstance(given, ast.Subscript) and isinstance(value := script.value_of(given.value, call.lineno), ast.Dict):
+        key = text_of(script, given.slice, known, call.lineno)
+        pairs = zip(value.keys, value.values, strict=True)
+        given = next((one for name, one in pairs if name is not None and text_of(script, name) == key), None)
+    made = None if given is None else script.value_of(given, call.lineno)
+    return made if isinstance(made, ast.Call) and script.called(made).endswith(_COMPOSE) else None
+
+
+def sizes_of(script: Script, call: ast.Call) -> list[str]:
+    """Return the options of `memload write --images` for the sizes that a dataset's transforms give its images.
+
+    Returns:
+        one text for each turn of a comprehension around the call, such as " --size 256 --fit crop --crop 224"
+    """
+    found = []
+    for known in turns_around(script, call):
+        composed = _composed(script, call, known)
+        made = _taken(script, [] if composed is None else _steps_of(script, composed))
+        found.append(made.size_options if made.sizes else " --size N --fit crop" if made.augment else " --size N")
+    return found
+
+
+def _line_of_sizes(script: Script, compose: ast.Call) -> int:
+    """Return the line of the dataset whose command has the sizes of a `Compose`; 0 if there is none."""
+    calls = [one for one in ast.walk(script.tree) if isinstance(one, ast.Call)]
+    of_folders = [one for one in calls if script.called(one).startswith("torchvision.datasets.")]
+    found = (
+        call.lineno
+        for call in of_folders
+        if any(_composed(script, call, known) is compose for known in turns_around(script, call))
+    )
+    return next(found, 0)
+
+
+def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str]]:
+    """Return a call of a dataset without its random transforms, these, and the names of those that threads race on.
+
+    Returns:
+        the code of the call with the steps of its `Compose` before the first that draws random numbers, the code of a
+        `Compose` of the others ("" without any), and the names of classes that draw from generators of the process
+    """
+    composed = _composed(script, call, {})
+    steps = [] if composed is None else _steps_of(script, composed)
+    drawing = [_draws(script, step, _DRAWS) for step in steps]
+    if composed is None or True not in drawing:
+        return ast.unparse(call), "", []
+    first = drawing.index(True)
+    compose = ast.unparse(composed.func)
+    before, after = (", ".join(map(ast.unparse, part)) for part in (steps[:first], steps[first:]))
+    kept = ast.parse(f"{compose}([{before}])" if before else "None", mode="eval").body
+    made = ast.Call(call.func, call.args, [
+        ast.keyword(one.arg, kept if one.arg == "transform" else one.value) for one in call.keywords
+    ])  # fmt: skip
+    if len(call.args) > 1 and not any(one.arg == "transform" for one in call.keywords):
+        made.args = [call.args[0], kept, *call.args[2:]]
+    noise = [script.called(step) for step in steps if _draws(script, step, _UNSEEDED)]
+    return ast.unparse(made), f"{compose}([{after}])", noise
+
+
+def _draws(script: Script, step: ast.expr, functions: tuple[str, ...]) -> bool:
+    """Return whether a step draws random numbers by one of these functions, or is a random one of torchvision's."""
+    name = script.called(step)
+    made = script.class_named(name)
+    if made is not None:
+        return any(script.called(node).startswith(functions) for node in ast.walk(made))
+    return functions is _DRAWS and name.rpartition(".")[2].startswith(("Random", "ColorJitter", "AutoAugment"))
+
+
+def _taken(script: Script, steps: Sequence[ast.expr]) -> _Steps:
     made = _Steps()
     for step in steps:
         own = isinstance(step, ast.Call) and script.defines(script.called(step))
@@ -38,12 +121,19 @@ def _cast(script: Script, steps: Sequence[ast.expr], channels: Sequence[str]) ->
             made.add(script.called(step).rpartition(".")[2], script.with_constants(step))
         else:
             made.others.append(script.called(step) if own else ast.unparse(step))
-    options = [*made.options, *(channels if made.options or made.augment else [])]
+    return made
+
+
+def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> tuple[str, ...]:
+    made = _taken(script, steps)
+    plain = ["std=255"] if made.options == ["scale=1 / 255"] else made.options  # as ToTensor, to the last bit
+    options = [*plain, *(["channels=-3"] if made.options or made.augment else [])]
     if made.augment:
         options.append(f"augment=memload.Augment({', '.join(made.augment)})")
     code = [f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}'] if options else []
     if made.sizes:
-        code.append(f"{made.what_sizes}: once, by memload write --images DIR{made.size_options}")
+        command = f"the command of line {line}" if line else f"memload write --images DIR{made.size_options}"
+        code.append(f"{made.what_sizes}: once, by {command}")
     if made.others:
         code.append(f"{', '.join(made.others)}: dataset.map(fn), or batch_transform=fn for whole batches")
     return tuple(code)

@@ -54,13 +54,18 @@ def test_the_check_of_a_page_notices_rows_that_were_joined_by_their_positions(tm
     assert names["session"] == 10  # the one that lies elsewhere than its number says
 
 
-SCRIPTS = {"Photos": False, "image_datasets": False, "sentences": False}  # what each loader is made of, and its verdict
+SCRIPTS = {
+    "Photos": False,
+    "Landmarks": False,
+    "image_datasets": False,
+    "sentences": False,
+}  # what each loader is made of, and its verdict
 
 
 def test_what_is_said_of_the_scripts_of_the_page_is_what_the_page_does(tmp_path):
     before = [text for kind, text in snippets_of("converting-scripts.md") if kind == "python" and "DataLoader(" in text]
     scripts = [text for text in before if "memload" not in text]
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     for name, text in zip(SCRIPTS, scripts, strict=True):
         (tmp_path / "script.py").write_text(text)
         found = init.findings(Script.read(tmp_path / "script.py"))
@@ -70,9 +75,15 @@ def test_what_is_said_of_the_scripts_of_the_page_is_what_the_page_does(tmp_path)
         wanted = {
             "Photos": [
                 "memload write --images",
-                "--labels",
+                "--images photos --table labels.csv",
                 '.as_tuple("image", "label")',
-                "Cast(torch.float32, scale",
+                'cast={"image": memload.Cast(torch.float32, std=255)}',
+            ],
+            "Landmarks": [
+                "transform=transforms.Compose([Rescale(28, 28)]))",
+                "writer.extend(**batch)  # image, landmarks",
+                "random = transforms.Compose([RandomCrop(24), ToTensor()])",
+                "lambda sample: random({name: value.numpy() for name, value in sample.items()})",
             ],
             "image_datasets": [
                 *("memload write --images", "--labels folders", "--fit crop", "device=device"),

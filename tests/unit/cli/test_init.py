@@ -199,7 +199,13 @@ DataLoader(data)
     (one,) = [one for one in found(tmp_path, text) if one.about == "transform"]
     cast = eval(one.change[0].removeprefix("cast="), {"memload": memload, "torch": torch})["image"]
     images = torch.randint(0, 256, (4, 5, 6, 3), dtype=torch.uint8)
-    made = next(iter(memload.FastLoader(memload.from_arrays(image=images), 4, cast={"image": cast})))["image"]
+    made = next(
+        iter(
+            memload.FastLoader(
+                memload.from_arrays(image=images.permute(0, 3, 1, 2).contiguous()), 4, cast={"image": cast}
+            )
+        )
+    )["image"]
     wanted = torch.stack([eval(compose, {"transforms": transforms})(image.numpy()) for image in images])
     torch.testing.assert_close(made, wanted)
 
@@ -214,7 +220,7 @@ DataLoader(datasets.ImageFolder("photos", transform=change))
 """
     (transform,) = [one for one in found(tmp_path, text) if one.about == "transform"]
     assert "augment=memload.Augment(resize=(24, 24), scale=(0.08, 1))" in transform.change[0]
-    assert "Resize: once, by memload write" in transform.change[1]
+    assert "Resize: once, by the command of line 6" in transform.change[1]
     assert transform.change[2].startswith("ColorJitter, given_elsewhere:")
     (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
     assert advice.change[0].startswith("memload write --images photos --labels folders")
@@ -403,7 +409,7 @@ train = DataLoader(training_data, batch_size=64)
 again = DataLoader(training_data, batch_size=32)
 """
     (cast,) = [one.change[0] for one in found(tmp_path, text) if one.about == "transform"]
-    assert cast == 'cast={"image": memload.Cast(torch.float32, scale=1 / 255, channels=-3)}'
+    assert cast == 'cast={"image": memload.Cast(torch.float32, std=255, channels=-3)}'
     (dataset,) = [one.change[0] for one in found(tmp_path, text) if one.about == "dataset"]
     assert dataset.startswith("training_data = memload.from_arrays(image=training_data.data")
     grey = memload.from_arrays(image=torch.zeros(4, 1, 28, 28, dtype=torch.uint8), label=torch.arange(4))
@@ -445,8 +451,8 @@ def test_each_folder_of_a_loader_has_a_command(tmp_path):
     (advice,) = [one for one in found(tmp_path, FOLDERS) if one.about == "dataset"]
     commands = [line.partition("   ")[0] for line in advice.change if line.startswith("memload write")]
     assert commands == [
-        "memload write --images photos/train --labels folders --size N train/",
-        "memload write --images photos/val --labels folders --size N val/",
+        "memload write --images photos/train --labels folders --size N --fit crop shards/train/",
+        "memload write --images photos/val --labels folders --size 256 --fit crop --crop 224x200 shards/val/",
     ]
 
 
@@ -474,6 +480,9 @@ DataLoader(datasets.ImageFolder({path}))
 
 def test_sizes_of_transforms_are_those_of_the_command(tmp_path):
     _, transform = [one for one in found(tmp_path, FOLDERS) if one.about == "transform"]
+    assert "Resize and CenterCrop: once, by the command of line 10" in transform.change
+    alone = FOLDERS.replace("crops[x]", "None")
+    _, transform = [one for one in found(tmp_path, alone) if one.about == "transform"]
     assert "Resize and CenterCrop: once, by memload write --images DIR --size 256 --fit crop --crop 224x200" in (
         transform.change
     )

@@ -1,0 +1,133 @@
+"""What replaces a Dataset class of a script that decodes images: `memload write --images`, with folder and table."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from memload.cli.script_reads import ClassOf, Sample, local_of, quoted
+from memload.cli.script_values import text_of
+
+_IMAGES = frozenset(
+    [
+        *("PIL.Image.open", "cv2.imread", "torchvision.io.read_image", "torchvision.io.decode_image"),
+        *("imageio.imread", "imageio.v3.imread", "skimage.io.imread", "matplotlib.pyplot.imread"),
+        *("torchvision.datasets.folder.default_loader", "matplotlib.image.imread"),
+    ]
+)
+_TABLES = frozenset(["pandas.read_csv", "pandas.read_json", "pandas.read_parquet", "csv.DictReader", "csv.reader"])
+_NAMED = frozenset(
+    [
+        *("file", "file_name", "stem", "filename", "filepath", "image"),
+        *("image_path", "image_name", "key"),
+    ]
+)
+"""Columns of a table that `memload write` takes for names of images without being told."""
+
+
+def decoded_once(one: ClassOf, sample: Sample) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the command that decodes the images of a class once, and the fields of a sample then.
+
+    Both are empty if the class opens no images, or if a sample has more than an image and cells of a table.
+    """
+    calls = [node for node in ast.walk(one.made) if isinstance(node, ast.Call)]
+    opened = next((call for call in calls if one.script.called(call) in _IMAGES and call.args), None)
+    if opened is None:
+        return (), ()
+    columns = [_column(one, part.code) for part in sample.parts]
+    computed = [part.name for part, column in zip(sample.parts, columns, strict=True) if column is None and part.name]
+    table = _table(one)
+    if sample.transform or (table and len(computed) > 1):
+        return (), ()
+    folder = _folder(one, opened.args[0])
+    named = _column_of_names(one, opened.args[0])
+    option = f" --image-column {named or 'NAME'}" if table and named not in _NAMED else ""
+    labels = f" --table {table}{option}" if table else " [--labels TABLE.csv]"
+    fields = ["image", *(column or "COLUMN" for column in columns if column is not None)]
+    in_order = ["image" if column is None else column or "COLUMN" for column in columns]
+    if not table:
+        in_order = ["image", "label"] if len(in_order) == 2 else []
+    form = f".as_tuple({', '.join(map(quoted, in_order))})" if sample.kind == "tuple" and len(fields) > 1 else ""
+    note = "" if form else '  # .as_tuple("image", "label") for batches that are tuples'
+    name = one.script.name_for(one.call) or "dataset"
+    change = (
+        f"memload write --images {folder or 'DIR'}{' [--masks DIR]' if not table else ''}{labels} --size N shards/   "
+        "(once; decodes in C)",
+        f'{name} = memload.open("shards/"){form}{note}',
+    )
+    return change, tuple(in_order) if sample.kind == "tuple" else ()
+
+
+def _expanded(one: ClassOf, node: ast.expr, before: int = 10**9) -> tuple[ast.expr, int]:
+    """Return what a name in `__getitem__` was assigned above a line, and that line; other expressions as they are."""
+    while isinstance(node, ast.Name) and (local := local_of(one.getter, node.id, before)) is not None:
+        before, node = local
+    return node, before
+
+
+def _folder(one: ClassOf, path: ast.expr) -> str:
+    """Return the folder below which a class opens images: the beginning of their paths that does not vary."""
+    path, _ = _expanded(one, path)
+    parts: list[ast.expr] = []
+    between = "/"
+    if isinstance(path, ast.Call) and one.script.called(path) in ("os.path.join", "pathlib.Path"):
+        parts = path.args
+    elif isinstance(path, ast.BinOp) and isinstance(path.op, (ast.Add, ast.Div)):
+        parts, between = [path.left], "/"
+    elif isinstance(path, ast.JoinedStr):
+        parts, between = path.values, ""
+    texts = []
+    for part in parts:
+        inner = part.value if isinstance(part, ast.FormattedValue) else part
+        known = one.outside(inner, one.getter, 10**9)
+        text = None if known is None else text_of(one.script, known)
+        if text is None:
+            break
+        texts.append(text)
+    joined = between.join(texts)
+    return joined if joined == "/" else joined.rstrip("/")
+
+
+def _tables(one: ClassOf) -> Iterator[ast.Call]:
+    for node in ast.walk(one.made):
+        if isinstance(node, ast.Call) and one.script.called(node) in _TABLES and node.args:
+            yield node
+
+
+def _table(one: ClassOf) -> str:
+    """Return the path of the table that a class reads, or TABLE where the script does not say it; "" for none."""
+    for call in _tables(one):
+        method = next(node for node in one.made.body if any(inner is call for inner in ast.walk(node)))
+        if not isinstance(method, ast.FunctionDef):
+            continue
+        given = call.args[0]
+        if isinstance(given, ast.Name) and (local := local_of(method, given.id, call.lineno + 1)) is not None:
+            given = local[1]  # a file: with open(path) as file
+        if isinstance(given, ast.Call) and one.script.called(given) == "open" and given.args:
+            given = given.args[0]
+        path = one.outside(given, method, call.lineno + 1)
+        text = None if path is None else text_of(one.script, path)
+        return text or "TABLE"
+    return ""
+
+
+def _column(one: ClassOf, code: ast.expr) -> str | None:
+    """Return the column of the table that a part of a sample is; "" for one by its number, None for what is no cell."""
+    code, before = _expanded(one, code)
+    while isinstance(code, ast.Call) and len(code.args) == 1:  # int(row["label"]), torch.tensor(...)
+        code, before = _expanded(one, code.args[0], before)
+    if not isinstance(code, ast.Subscript) or not list(_tables(one)):
+        return None
+    axes = code.slice.elts if isinstance(code.slice, ast.Tuple) else [code.slice]
+    last = axes[-1]
+    if isinstance(last, ast.Constant) and isinstance(last.value, str):
+        return last.value
+    return "" if isinstance(last, ast.Constant) and isinstance(last.value, int) else None
+
+
+def _column_of_names(one: ClassOf, path: ast.expr) -> str:
+    """Return the column of the table that names the images; "" if it is not said."""
+    for node in ast.walk(_expanded(one, path)[0]):
+        if isinstance(node, ast.expr) and (column := _column(one, node)):
+            return column
+    return ""

@@ -1,0 +1,362 @@
+"""What a sample of a script's Dataset class is made of: which rows of which files, and what is done to them.
+
+return torch.from_numpy(self.file["stim"][index]).float() / 255   -> the field "stim" of the file, row `index`, steps
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from memload.cli.script import Script, name_of
+from memload.cli.script_steps import Step, step_of
+from memload.cli.script_values import text_of
+
+_FILES = frozenset(["h5py.File", "numpy.load"])
+_DEPTH = 30
+_NAMES = 200
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Read:
+    """What an expression reads.
+
+    Attributes:
+        kind: "h5py.File" or "numpy.load".
+        path: the code of the path, outside of the class.
+        key: the name of the array in the file, or its code where that is no text; "" before one is named.
+        is_code: whether `key` is code.
+        index: by what its rows are indexed, in terms of the row's number; None before they are.
+        steps: what is done to each row.
+        own_key: whether the key depends on the row's number, so that each sample has arrays of its own.
+    """
+
+    kind: str
+    path: str
+    key: str = ""
+    is_code: bool = False
+    index: ast.expr | None = None
+    steps: tuple[Step, ...] = ()
+    own_key: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One field of a sample: its name, its code, and what it reads; None if that is not seen."""
+
+    name: str
+    code: ast.expr
+    read: Read | None
+
+
+@dataclass
+class Sample:
+    """What `__getitem__` returns: "tuple", "dict", or "one" value, of some parts.
+
+    Attributes:
+        kind: the form.
+        parts: its fields.
+        transform: the code of a transform of the whole sample, outside of the class; "" without one.
+    """
+
+    kind: str
+    parts: list[Part] = field(default_factory=list)
+    transform: str = ""
+
+
+@dataclass
+class ClassOf:
+    """A Dataset class of a script, as one call makes it.
+
+    Attributes:
+        script: the script.
+        made: the class.
+        call: the call.
+        followed: the attributes that are being followed, so that none is followed into itself.
+        names_left: how many more names of an expression are followed.
+    """
+
+    script: Script
+    made: ast.ClassDef
+    call: ast.Call
+    followed: set[str] = field(default_factory=set)
+    names_left: int = 0
+
+    def method(self, name: str) -> ast.FunctionDef | None:
+        """Return a method of the class."""
+        return next((one for one in self.made.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+
+    @property
+    def getter(self) -> ast.FunctionDef:
+        """`__getitem__`."""
+        found = self.method("__getitem__")
+        assert found is not None
+        return found
+
+    @property
+    def index(self) -> str:
+        """The name that `__getitem__` gives to the row's number."""
+        return self.getter.args.args[1].arg if len(self.getter.args.args) > 1 else ""
+
+    def argument(self, name: str) -> ast.expr | None:
+        """Return what the call gives to a parameter of `__init__`, or its default."""
+        init = self.method("__init__")
+        if init is None:
+            return None
+        names = [one.arg for one in init.args.args][1:]
+        if name in names:
+            given = dict(zip(names, self.call.args, strict=False)) | {
+                k.arg: k.value for k in self.call.keywords if k.arg
+            }
+            behind = names.index(name) - (len(names) - len(init.args.defaults))
+            return given.get(name) or (init.args.defaults[behind] if behind >= 0 else None)
+        return next((one.value for one in self.call.keywords if one.arg == name), None)
+
+    def assigned(self, attribute: str) -> Iterator[tuple[ast.FunctionDef, int, ast.expr]]:
+        """Yield what is assigned to `self.ATTRIBUTE`, with the method and the line, but for None."""
+        for method in (one for one in self.made.body if isinstance(one, ast.FunctionDef)):
+            for target, _, value in _assigned_in(method):
+                if target == f"self.{attribute}" and not _is_none(value):
+                    yield method, value.lineno, value
+
+    def _first_of(self, name: str, take: Callable[[ast.expr, ast.FunctionDef, int], _T | None]) -> _T | None:
+        """Return the first that is known of what is assigned to `self.ATTRIBUTE`; None inside of what is its own."""
+        if name in self.followed:
+            return None
+        self.followed.add(name)
+        try:
+            found = (take(value, method, line) for method, line, value in self.assigned(name.removeprefix("self.")))
+            return next((one for one in found if one is not None), None)
+        finally:
+            self.followed.discard(name)
+
+    def outside(
+        self, node: ast.expr, method: ast.FunctionDef, before: int, keep: str = "", depth: int = 0
+    ) -> ast.expr | None:
+        """Return an expression of a method as code for outside of the class; None if it needs what is inside.
+
+        Args:
+            node: the expression.
+            method: the method.
+            before: the line on which it stands.
+            keep: a name that stays, such as that of the row's number.
+            depth: how many names were followed to this expression.
+        """
+        unknown: list[str] = []
+        self.names_left = self.names_left if depth else _NAMES
+
+        def meant(part: ast.expr) -> ast.expr:
+            self.names_left -= 1
+            ends = unknown or depth > 8 or self.names_left < 0
+            found = None if ends else self._meant(part, method, before, keep, depth)
+            if found is None:
+                unknown.append(name_of(part))
+            return part if found is None else found
+
+        class Inside(ast.NodeTransformer):
+            def visit_Attribute(self, part: ast.Attribute) -> ast.AST:
+                return meant(part) if name_of(part).startswith("self.") else self.generic_visit(part)
+
+            def visit_Name(self, part: ast.Name) -> ast.AST:
+                kept = part.id == keep and local_of(method, keep, before) is None
+                return meant(part) if part.id in names and not kept else part
+
+        names = {one.arg for one in method.args.args} | {name for name, _, _ in _assigned_in(method)}
+        made = Inside().visit(copy.deepcopy(node))
+        assert isinstance(made, ast.expr)
+        return None if unknown else made
+
+    def _meant(self, node: ast.expr, method: ast.FunctionDef, before: int, keep: str, depth: int) -> ast.expr | None:
+        name = name_of(node)
+        if name.startswith("self."):
+            return self._first_of(name, lambda value, inner, line: self.outside(value, inner, line, depth=depth + 1))
+        local = local_of(method, name, before)
+        if local is not None:
+            return self.outside(local[1], method, local[0], keep, depth + 1)
+        return self.argument(name) if method.name == "__init__" else None
+
+    # What is read
+
+    def sample(self) -> Sample:
+        """Return what `__getitem__` returns."""
+        returned = [one for one in ast.walk(self.getter) if isinstance(one, ast.Return) and one.value is not None]
+        if not returned:
+            return Sample("one")
+        last = max(returned, key=lambda one: one.lineno)
+        assert last.value is not None
+        value, before, transform = self._followed(last.value, last.lineno)
+        if isinstance(value, ast.Call) and name_of(value.func) == "dict" and not value.args:
+            pairs = [(one.arg or "", one.value) for one in value.keywords]
+        elif isinstance(value, ast.Dict):
+            pairs = [
+                (key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else "", one)
+                for key, one in zip(value.keys, value.values, strict=True)
+            ]
+        elif isinstance(value, (ast.Tuple, ast.List)):
+            parts = [Part("", one, self.read(one, self.getter, before)) for one in value.elts]
+            return Sample("tuple", _named(parts), transform)
+        else:
+            return Sample("one", _named([Part("", value, self.read(value, self.getter, before))]), transform)
+        return Sample("dict", [Part(name, one, self.read(one, self.getter, before)) for name, one in pairs], transform)
+
+    def _followed(self, node: ast.expr, before: int) -> tuple[ast.expr, int, str]:
+        """Return the tuple or dict that is returned, the line where it is made, and the code of its transform."""
+        transform = ""
+        for _ in range(_DEPTH):
+            if isinstance(node, ast.Call) and name_of(node.func).startswith("self.") and len(node.args) == 1:
+                given = self.outside(node.func, self.getter, before)
+                if given is None:
+                    break
+                transform = "" if _is_none(given) else ast.unparse(given)
+                node = node.args[0]
+                continue
+            local = local_of(self.getter, name_of(node), before) if isinstance(node, ast.Name) else None
+            if local is None:
+                break
+            before, node = local
+        return node, before, transform
+
+    def read(self, node: ast.expr, method: ast.FunctionDef, before: int, depth: int = 0) -> Read | None:
+        """Return what an expression of a method reads, where it stands on a line; None if that is not seen."""
+        if depth > _DEPTH:
+            return None
+        if isinstance(node, ast.Name):
+            local = local_of(method, node.id, before)
+            return None if local is None else self.read(local[1], method, local[0], depth + 1)
+        if name_of(node).startswith("self."):
+            return self._first_of(name_of(node), lambda value, inner, line: self.read(value, inner, line, depth + 1))
+        if isinstance(node, ast.Call) and self.script.called(node) in _FILES and node.args:
+            path = self.outside(node.args[0], method, before)
+            text = None if path is None else text_of(self.script, path)
+            code = "" if path is None else ast.unparse(path) if text is None else quoted(text)
+            return Read(self.script.called(node), code or "PATH")
+        if isinstance(node, ast.Subscript):
+            base = self.read(node.value, method, before, depth + 1)
+            return None if base is None else self._indexed(base, node, method, before)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+        ):
+            return self.read(ast.Subscript(node.func.value, node.args[0], ast.Load()), method, before, depth + 1)
+        return self._changed(node, method, before, depth)
+
+    def _changed(self, node: ast.expr, method: ast.FunctionDef, before: int, depth: int) -> Read | None:
+        given = self._of_attribute(node)
+        step = given or step_of(self.script, node, lambda part: self._constant(part, method, before))
+        base = None if step is None else self.read(step[0], method, before, depth + 1)
+        return None if base is None or step is None else replace(base, steps=(*base.steps, *step[1]))
+
+    def _of_attribute(self, node: ast.expr) -> tuple[ast.expr, list[Step]] | None:
+        """Return the operand of a call of the class's own transform, such as `self.transform(image)`."""
+        if not (isinstance(node, ast.Call) and name_of(node.func).startswith("self.") and len(node.args) == 1):
+            return None
+        given = self.outside(node.func, self.getter, 10**9)
+        return node.args[0], [] if given is not None and _is_none(given) else [Step("other", ast.unparse(node))]
+
+    def _constant(self, node: ast.expr, method: ast.FunctionDef, before: int) -> str:
+        made = self.outside(node, method, before)
+        value = None if made is None else self.script.value_of(made, 10**9)
+        inner = value.args[0] if isinstance(value, ast.Call) and value.args else value
+        numbers = inner.elts if isinstance(inner, (ast.Tuple, ast.List)) else [inner]
+        if isinstance(value, ast.Call) and not self.script.called(value).startswith(("torch.", "numpy.")):
+            return ""
+        return ast.unparse(inner) if inner is not None and all(map(_is_number, numbers)) else ""
+
+    def _indexed(self, base: Read, node: ast.Subscript, method: ast.FunctionDef, before: int) -> Read:
+        where = node.slice
+        other = replace(base, steps=(*base.steps, Step("other", ast.unparse(node))))
+        if base.index is not None:
+            return other
+        keep = self.index if method is self.getter else ""
+        made = self.outside(where, method, before, keep)
+        own = made is not None and keep in _names_in(made)
+        text = None if made is None else text_of(self.script, made)
+        if text is not None:
+            return replace(base, key=f"{base.key}/{text}".strip("/"))
+        if not base.key and base.kind == "h5py.File":
+            return replace(base, key=ast.unparse(where if made is None else made), is_code=True, own_key=own)
+        axes = _axes(where if made is None else made)
+        if not own:
+            return base if made is not None and all(map(_is_whole, axes)) else other
+        return replace(base if all(map(_is_whole, axes[1:])) else other, index=axes[0])
+
+
+def local_of(method: ast.FunctionDef, name: str, before: int) -> tuple[int, ast.expr] | None:
+    """Return the line and the value that a name in a method was last assigned above a line; None if to none."""
+    above = [(line, value) for target, line, value in _assigned_in(method) if target == name and line < before]
+    return max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1] if name and above else None
+
+
+@functools.lru_cache(maxsize=64)
+def _assigned_in(method: ast.FunctionDef) -> tuple[tuple[str, int, ast.expr], ...]:
+    """Return the names that a method assigns to, the line of each, and the value."""
+    return tuple(
+        (name_of(target), value.lineno if isinstance(statement, ast.With) else getattr(statement, "lineno", 0), value)
+        for statement in ast.walk(method)
+        for target, value in _assignments(statement)
+    )
+
+
+def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                yield from zip(target.elts, statement.value.elts, strict=False)
+            else:
+                yield target, statement.value
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        yield statement.target, statement.value
+    elif isinstance(statement, ast.AugAssign):
+        yield statement.target, ast.copy_location(ast.BinOp(statement.target, statement.op, statement.value), statement)
+    elif isinstance(statement, ast.With):
+        yield from ((one.optional_vars, one.context_expr) for one in statement.items if one.optional_vars is not None)
+
+
+def _named(parts: Sequence[Part]) -> list[Part]:
+    """Return parts of a tuple with names: of variables, or of what they read."""
+    keys = ["" if one.read is None or one.read.is_code else one.read.key.rpartition("/")[2] for one in parts]
+    names = [key or _name_in(one.code) for key, one in zip(keys, parts, strict=True)]
+    free = [name if name.isidentifier() and names.count(name) == 1 else f"x{place}" for place, name in enumerate(names)]
+    return [replace(one, name=name) for one, name in zip(parts, free, strict=True)]
+
+
+def _name_in(code: ast.expr) -> str:
+    """Return the variable that a part of a tuple is, or the attribute that it is made of; "" without either."""
+    attributes = [name_of(one) for one in ast.walk(code) if name_of(one).startswith("self.")]
+    return code.id if isinstance(code, ast.Name) else next((one.removeprefix("self.") for one in attributes), "")
+
+
+def _axes(where: ast.expr) -> Sequence[ast.expr]:
+    return where.elts if isinstance(where, ast.Tuple) and where.elts else [where]
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _is_whole(node: ast.expr) -> bool:
+    """Return whether an index is `:`, `...` or `()`."""
+    if isinstance(node, ast.Slice):
+        return node.lower is node.upper is node.step is None
+    return (isinstance(node, ast.Constant) and node.value is ...) or (isinstance(node, ast.Tuple) and not node.elts)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_number(node: ast.expr | None) -> bool:
+    node = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
+
+
+def quoted(text: str) -> str:
+    """Return the code of a text, in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

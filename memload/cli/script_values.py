@@ -1,0 +1,136 @@
+"""What expressions of a script are, where its text says so: texts, paths, and the folders of a comprehension."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+
+from memload.cli.script import Script, name_of
+
+_JOINED = frozenset(["os.path.join", "pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath"])
+_SAME = frozenset(["str", "os.fspath", "os.fsdecode", "os.path.normpath"])
+
+
+def turns_around(script: Script, call: ast.Call) -> list[dict[str, str]]:
+    """Return what the names of comprehensions around a call are in each turn; [{}] of a call in none."""
+    around = [
+        part
+        for node in ast.walk(script.tree)
+        if isinstance(node, (ast.DictComp, ast.ListComp)) and any(inner is call for inner in ast.walk(node))
+        for part in node.generators
+    ]
+    turns: list[dict[str, str]] = [{}]
+    for part in around:
+        given = script.value_of(part.iter, call.lineno)
+        values = given.elts if isinstance(given, (ast.List, ast.Tuple, ast.Set)) else []
+        texts = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+        turns = [{**turn, name_of(part.target): text} for turn in turns for text in texts]
+    return turns
+
+
+def folders_of(script: Script, root: ast.expr | None, call: ast.Call) -> list[str]:
+    """Return the folders that an expression names, one for each value of a comprehension around it; [] if unknown.
+
+    Args:
+        script: the script.
+        root: the expression.
+        call: the call that it is an argument of.
+    """
+    turns = turns_around(script, call)
+    found = [None if root is None else text_of(script, root, turn, call.lineno) for turn in turns]
+    return [*dict.fromkeys(text for text in found if text)] if found and all(found) else []
+
+
+def text_of(
+    script: Script, node: ast.expr, known: Mapping[str, str] | None = None, before: int = 10**9, depth: int = 0
+) -> str | None:
+    """Return the text, or the path, that an expression is; None if only running the script tells.
+
+    Args:
+        script: the script.
+        node: the expression.
+        known: what names are beside those that the script assigns.
+        before: the line above which it assigns them.
+        depth: how many names were followed to this expression.
+    """
+    if depth > 8:
+        return None
+
+    def of(part: ast.expr) -> str | None:
+        return text_of(script, part, known, before, depth + 1)
+
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if name_of(node):
+        return (known or {}).get(name_of(node)) or next(filter(None, map(of, _meant(script, node, before))), None)
+    if isinstance(node, ast.FormattedValue):
+        return of(node.value) if node.conversion == -1 and node.format_spec is None else None
+    if isinstance(node, ast.Subscript):
+        value = script.value_of(node.value, before)
+        pairs = zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
+        key = of(node.slice)
+        return next((of(one) for name, one in pairs if key and name is not None and of(name) == key), None)
+    parts, between = _parts(script, node)
+    texts = [of(part) for part in parts]
+    known_texts = [text for text in texts if text is not None]
+    if not texts or len(known_texts) < len(texts):
+        return None
+    return posixpath.join(*known_texts) if between == "/" else between.join(known_texts)
+
+
+def _parts(script: Script, node: ast.expr) -> tuple[Sequence[ast.expr], str]:
+    """Return what a path or a text is put together from, and what stands between; nothing of other expressions."""
+    if isinstance(node, ast.JoinedStr):
+        return node.values, ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
+        return (node.left, node.right), "" if isinstance(node.op, ast.Add) else "/"
+    if not isinstance(node, ast.Call) or node.keywords:
+        return (), ""
+    called = script.called(node)
+    if called in _JOINED or (called in _SAME and len(node.args) == 1):
+        return node.args, "/"
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "joinpath":
+        return (node.func.value, *node.args), "/"
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("as_posix", "resolve", "absolute"):
+        return (node.func.value,), ""
+    return (), ""
+
+
+def _meant(script: Script, node: ast.expr, before: int) -> Iterator[ast.expr]:
+    """Yield the expressions that a name may stand for: what is assigned, a default, an argument of a command line."""
+    value = script.value_of(node, before)
+    if value is not None and value is not node:
+        yield value
+        return
+    if isinstance(node, ast.Attribute):
+        yield from _defaults_of_option(script, node.attr)
+    else:
+        yield from _given(script, node)
+
+
+def _given(script: Script, node: ast.expr) -> Iterator[ast.expr]:
+    """Yield what a function's parameter is given where there is one call of it, and else its default."""
+    for function in (one for one in ast.walk(script.tree) if isinstance(one, ast.FunctionDef)):
+        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+        if name_of(node) not in names or not any(inner is node for inner in ast.walk(function)):
+            continue
+        place = names.index(name_of(node))
+        calls = [
+            one for one in ast.walk(script.tree) if isinstance(one, ast.Call) and name_of(one.func) == function.name
+        ]
+        if len(calls) == 1:
+            yield from calls[0].args[place : place + 1]
+            yield from (one.value for one in calls[0].keywords if one.arg == name_of(node))
+        behind = place - (len(names) - len(function.args.defaults))
+        if len(calls) <= 1 and behind >= 0:
+            yield function.args.defaults[behind]
+
+
+def _defaults_of_option(script: Script, name: str) -> Iterator[ast.expr]:
+    """Yield the default of an option that `add_argument` of argparse declares, for `args.NAME`."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            flags = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            if name in [flag.lstrip("-").replace("-", "_") for flag in flags]:
+                yield from (one.value for one in node.keywords if one.arg == "default")

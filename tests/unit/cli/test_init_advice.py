@@ -1,0 +1,205 @@
+"""`memload init`: encodings, paths, loops and what else a script says, as its advice has them."""
+
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import vision  # noqa: F401 - torchvision's transforms, where its operators do not load, too
+from PIL import Image
+
+import memload
+from memload.cli import init
+from memload.cli.main import main
+from memload.cli.script import Script
+
+HEAD = "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\nx = y = torch.arange(8.0)\n"
+
+
+def found(tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    return init.findings(Script.read(tmp_path / "train.py"))
+
+
+# Encodings and lines
+
+
+def test_a_script_in_the_encoding_that_it_declares_is_read_patched_and_copied(tmp_path, monkeypatch, capfdbinary):
+    monkeypatch.chdir(tmp_path)
+    text = f"# -*- coding: latin-1 -*-\n{HEAD}loader = DataLoader(TensorDataset(x))  # für Mäuse\n"
+    (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
+    assert main(["init", "train.py", "--write", "copy.py"]) == 0
+    copy = (tmp_path / "copy.py").read_bytes()
+    assert "memload.FastLoader(TensorDataset(x))  # für Mäuse" in copy.decode("latin-1")
+    capfdbinary.readouterr()
+    assert main(["init", "train.py", "--diff"]) == 0
+    patch = capfdbinary.readouterr().out
+    applied = subprocess.run(["git", "apply", "--unsafe-paths", "-p0", "-"], input=patch, capture_output=True)
+    assert applied.returncode == 0, applied.stderr
+    assert (tmp_path / "train.py").read_bytes() == copy
+
+
+@pytest.mark.parametrize(
+    ("first", "encoding", "words"),
+    [
+        ("", "latin-1", "byte 6 (0xe4, line 2) is not utf-8, the file declares no other encoding: save it as UTF-8"),
+        ("# coding: ascii\n", "latin-1", "byte 22 (0xe4, line 3) is not ascii, which the file declares"),
+        ("# coding: klingon\n", "utf-8", "unknown encoding: klingon"),
+    ],
+)
+def test_bytes_of_another_encoding_are_an_error_with_their_place(tmp_path, capsys, first, encoding, words):
+    (tmp_path / "train.py").write_bytes(f"{first}\nx = 'ä'\n".encode(encoding))
+    assert main(["init", str(tmp_path / "train.py")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_lines_are_those_that_python_counts(tmp_path):
+    text = f"{HEAD}# a page ends here:\x0c and a line at\u2028 this\nloader = DataLoader(TensorDataset(x))\n"
+    (one,) = [one for one in found(tmp_path, text) if one.about == "loader"]
+    assert one.code == "loader = DataLoader(TensorDataset(x))"
+    changed = init.converted(Script.read(tmp_path / "train.py"))
+    assert "\nloader = memload.FastLoader(TensorDataset(x))\n" in changed
+
+
+# Loops
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        (
+            "a = a.to(device).float() / 255",
+            ["device=device", "cast={0: memload.Cast(torch.float32, std=255)}"],
+        ),
+        ("b = b.to(device, torch.float16)", ["device=device", "cast={1: memload.Cast(torch.float16)}"]),
+        ("b = (b.float() - 127) / 255", ["cast={1: memload.Cast(torch.float32, mean=127, std=255)}"]),
+        ("c = a.double() * b", ["cast={0: memload.Cast(torch.float64)}"]),
+    ],
+)
+def test_a_line_that_moves_and_converts_is_told_both(tmp_path, line, changes):
+    text = f"{HEAD}device = 'cpu'\nfor a, b in DataLoader(TensorDataset(x, y)):\n    {line}\n"
+    text = text.replace("for a, b in DataLoader(", "loader = DataLoader(").replace("y)):", "y))\nfor a, b in loader:")
+    loops = [one for one in found(tmp_path, text) if one.about == "loop"]
+    assert [one.change[0].partition("  #")[0] for one in loops] == changes
+
+
+def test_the_first_loop_is_told_and_later_ones_likewise(tmp_path):
+    text = f"""{HEAD}loader = DataLoader(TensorDataset(x))
+def train():
+    for epoch in range(3):
+        for a, in loader:
+            a.cuda()
+train()
+for a, in loader:
+    a.cuda()
+"""
+    loops = [(one.line, one.why) for one in found(tmp_path, text) if one.about == "loop"]
+    assert [line for line, _ in loops] == [8, 11]
+    assert [why == "likewise" for _, why in loops] == [False, True]
+
+
+# Folders
+
+
+@pytest.mark.parametrize(
+    ("before", "path"),
+    [
+        ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--root', default='photos')", "args.root"),
+        ("config = {'root': 'photos'}", "config['root']"),
+        ("from pathlib import Path\nroot = Path('data').joinpath('..')", "str(root / 'photos')"),
+        ("root = 'photos'", "root"),
+    ],
+)  # fmt: skip
+def test_folders_of_options_and_settings_are_known(tmp_path, before, path):
+    text = f"{before}\nfrom torchvision import datasets\n{HEAD}DataLoader(datasets.ImageFolder({path}))\n"
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    folder = "data/../photos" if "Path" in before else "photos"
+    assert advice.change[0].startswith(f"memload write --images {folder} --labels folders")
+
+
+def test_folders_that_a_function_is_given_are_known_by_its_one_call(tmp_path):
+    text = f"""from torchvision import datasets
+{HEAD}
+def made(root="other", size=3):
+    return DataLoader(datasets.ImageFolder(root=root))
+loader = made("photos")
+"""
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert advice.change[0].startswith("memload write --images photos ")
+    (advice,) = [one for one in found(tmp_path, text.replace('"photos"', "")) if one.about == "dataset"]
+    assert advice.change[0].startswith("memload write --images other ")
+    (advice,) = [one for one in found(tmp_path, f"{text}more = made('third')\n") if one.about == "dataset"]
+    assert advice.change[0].startswith("memload write --images DIR ")
+
+
+def test_two_folders_do_not_share_a_set_of_shards(tmp_path):
+    text = f"""from torchvision import datasets
+{HEAD}
+DataLoader(datasets.ImageFolder("photos/train"))
+DataLoader(datasets.ImageFolder("photos/val"))
+"""
+    advice = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert ["shards/train/" in one.change[0] for one in advice] == [True, False]
+    assert 'memload.open("shards/val/")' in advice[1].change[-1]
+
+
+def test_the_advice_for_a_dict_of_folders_runs_and_names_its_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for phase in ("train", "val"):
+        for name in ("bees", "ants"):
+            (tmp_path / "photos" / phase / name).mkdir(parents=True)
+            Image.fromarray(np.full((8, 8, 3), 9, np.uint8)).save(f"photos/{phase}/{name}/0.png")
+    text = f"""from torchvision import datasets, transforms
+{HEAD}
+small = transforms.Compose([transforms.Resize(6), transforms.CenterCrop(4), transforms.ToTensor()])
+crops = {{"train": transforms.Compose([transforms.RandomResizedCrop(4), transforms.ToTensor()]), "val": small}}
+sets = {{x: datasets.ImageFolder(f"photos/{{x}}", crops[x]) for x in ["train", "val"]}}
+loaders = {{x: DataLoader(sets[x], num_workers=4) for x in ["train", "val"]}}
+names = sets["train"].classes
+numbers = sets["val"].class_to_idx
+"""
+    told = found(tmp_path, text)
+    (advice,) = [one.change for one in told if one.about == "dataset"]
+    for line in advice[:2]:
+        assert main(line.partition("   ")[0].replace("--size N", "--size 8").split()[1:]) == 0
+    assert advice[2].startswith("(N: how large images are kept")
+    exec(advice[-1], made := {"memload": memload})
+    assert made["sets"]["train"][0][0].shape == (3, 8, 8)
+    assert made["sets"]["val"][0][0].shape == (3, 4, 4)
+    names, numbers = [eval(one.change[0], made) for one in told if one.about == "use"]
+    assert names == ["ants", "bees"]
+    assert numbers == {"ants": 0, "bees": 1}
+
+
+def test_a_set_in_memory_that_is_indexed_elsewhere_keeps_its_name(tmp_path):
+    text = f"""from torchvision import datasets
+{HEAD}
+data = datasets.FashionMNIST("here")
+loader = DataLoader(data)
+print(data[0])
+"""
+    (advice,) = [one.change for one in found(tmp_path, text) if one.about == "dataset"]
+    assert advice[0].startswith("data_rows = memload.from_arrays(image=data.data")
+    assert "what line 8 indexes" in advice[1]
+    (advice,) = [one.change for one in found(tmp_path, text.replace("[0]", "")) if one.about == "dataset"]
+    assert advice[0].startswith("data = memload.from_arrays(image=data.data")
+
+
+def test_the_advice_for_sets_of_torchvision_opens_data_as_they_hold_it(tmp_path):
+    """CIFAR shows (N, H, W, 3) of what lies as (N, 3, H, W): no row of that is one run of bytes."""
+    rng = np.random.default_rng(0)
+    stored = rng.integers(0, 256, (5, 3, 32, 32), np.uint8)
+    for kind, data, wanted in (
+        ("CIFAR10", stored.transpose(0, 2, 3, 1), stored),
+        ("MNIST", torch.from_numpy(stored[:, 0]), stored[:, :1]),
+    ):
+        text = f"from torchvision import datasets\n{HEAD}data = datasets.{kind}('here')\nDataLoader(data)\n"
+        (advice,) = [one.change for one in found(tmp_path, text) if one.about == "dataset"]
+        held = SimpleNamespace(data=data, targets=[3, 1, 4, 1, 5])
+        exec(advice[0], names := {"memload": memload, "torch": torch, "data": held})
+        images, labels = next(iter(memload.FastLoader(names["data"], 5)))
+        assert torch.equal(images, torch.from_numpy(wanted))
+        assert labels.tolist() == held.targets

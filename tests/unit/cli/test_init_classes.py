@@ -1,0 +1,307 @@
+"""`memload init` of Dataset classes: the code that it gives makes the batches that the class makes."""
+
+import csv
+import textwrap
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import vision  # noqa: F401 - torchvision's transforms, where its operators do not load, too
+from PIL import Image
+
+import memload
+from memload.cli import init
+from memload.cli.main import main
+from memload.cli.script import Script
+
+HEAD = """
+import os
+
+import h5py
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from skimage import io
+from torch.utils.data import DataLoader, Dataset
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in "st":
+        with h5py.File(f"{name}.h5", "w") as file:
+            file["stim"] = rng.integers(0, 256, (20, 8, 6, 3), dtype=np.uint8)
+            file["trials/robs"] = rng.random((20, 5), dtype=np.float32)
+    np.save("robs.npy", rng.random((20, 5)))
+    return tmp_path
+
+
+def found(tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    return init.findings(Script.read(tmp_path / "train.py"))
+
+
+def replaced(tmp_path, text):
+    """Return the lines that are said to replace the one dataset, without what follows the code."""
+    (one,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    return [line.partition("  # ")[0] for line in one.change]
+
+
+CLASSES = {
+    "a file that is opened late, in tuples": (
+        """
+        class Trials(Dataset):
+            def __init__(self, path, scale=255):
+                self.path, self.file, self.scale = path, None, scale
+            def __len__(self):
+                return 20
+            def __getitem__(self, idx):
+                if self.file is None:
+                    self.file = h5py.File(self.path, "r")
+                x = torch.from_numpy(self.file["stim"][idx]).float() / self.scale
+                x = x.permute(2, 0, 1)
+                return x, torch.tensor(self.file["trials/robs"][idx])
+        """,
+        'Trials("s.h5")',
+        'memload.open("s.h5", key={"stim": "stim", "robs": "trials/robs"}).as_tuple("stim", "robs")',
+        '{"stim": memload.Cast(torch.float32, std=255, channels=-1, layout="NCHW")}',
+    ),
+    "rows that are chosen, in dicts with other names": (
+        """
+        class Trials(Dataset):
+            def __init__(self, path, rows):
+                f = h5py.File(path, "r")
+                self.stim, self.rows = f["stim"], rows
+                self.robs = f["trials"]["robs"][:]
+            def __len__(self):
+                return 5
+            def __getitem__(self, i):
+                i = self.rows[i]
+                image = (self.stim[i].astype(np.float32) - 127) / 255
+                sample = {"image": image, "target": self.robs[i]}
+                return sample
+        """,
+        'Trials("s.h5", [3, 1, 4, 15, 9])',
+        'memload.open("s.h5", key={"image": "stim", "target": "trials/robs"}).select([3, 1, 4, 15, 9])',
+        '{"image": memload.Cast(torch.float32, mean=127, std=255)}',
+    ),
+    "one value, by a key that the call names": (
+        """
+        class Trials(Dataset):
+            def __init__(self, path, key="stim"):
+                self.path, self.key = path, key
+            def __len__(self):
+                return 20
+            def __getitem__(self, k):
+                with h5py.File(self.path, "r") as f:
+                    return torch.as_tensor(f[self.key][k], dtype=torch.float32)
+        """,
+        'Trials(os.path.join(".", "s.h5"), key="stim")',
+        'memload.open("./s.h5", key="stim").only("stim")',
+        '{"stim": memload.Cast(torch.float32)}',
+    ),
+    "two files": (
+        """
+        class Trials(Dataset):
+            def __init__(self, folder):
+                self.stim = h5py.File(f"{folder}/s.h5", "r").get("stim")
+                self.robs = np.load(os.path.join(folder, "robs.npy"), mmap_mode="r")
+            def __len__(self):
+                return 20
+            def __getitem__(self, k):
+                return self.stim[k] * np.float32(0.5), torch.from_numpy(self.robs[k].copy()).float()
+        """,
+        'Trials(".")',
+        'memload.zip(stim=memload.open("./s.h5", key="stim"), robs=memload.open("./robs.npy"))'
+        '.as_tuple("stim", "robs")',
+        '{"stim": memload.Cast(torch.float32, scale=0.5), "robs": memload.Cast(torch.float32)}',
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_file_that_replaces_a_class_gives_its_batches(files, kind):
+    made, call, opened, cast = CLASSES[kind]
+    text = f"{HEAD}{textwrap.dedent(made)}\ndataset = {call}\nloader = DataLoader(dataset, batch_size=4)\n"
+    lines = replaced(files, text)
+    casts = [line.removeprefix("cast=") for line in lines if line.startswith("cast=")]
+    program = "\n".join(line for line in lines if not line.startswith("cast="))
+    assert casts == [cast]
+    assert program.replace("\ndataset = dataset", "") == f"dataset = {opened}"
+    exec(text, names := {})
+    exec(f"import memload, torch\n{program}\nloader = memload.FastLoader(dataset, 4, cast={cast})", fast := {})
+    assert fast["loader"].engine == "native", fast["loader"].why
+    for ours, theirs in zip(fast["loader"], names["loader"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_what_no_cast_does_is_left_to_a_function(files):
+    text = f"""{HEAD}
+class Trials(Dataset):
+    def __init__(self, path):
+        self.file = h5py.File(path)
+    def __getitem__(self, k):
+        return torch.sqrt(torch.as_tensor(self.file["stim"][k])).unsqueeze(0), k
+DataLoader(Trials("s.h5"))
+"""
+    (advice,) = [one.change for one in found(files, text) if one.about == "dataset"]
+    assert advice[0].startswith('dataset = memload.open("s.h5", key="stim")')
+    assert "dataset.map(fn)" in advice[-1]
+    assert "unsqueeze(0)" in advice[-1]
+    assert "k: k" in advice[-1] or "x1: k" in advice[-1]
+
+
+def test_a_class_that_hides_what_it_reads_has_the_keys_of_its_files(files):
+    text = f"""{HEAD}
+class Trials(Dataset):
+    def __init__(self, path):
+        self.file = h5py.File(path)
+    def __getitem__(self, k):
+        return compute(self.file["stim"][k], self.file["trials"]["robs"][k])
+DataLoader(Trials(path=folder / "s.h5"))
+"""
+    lines = replaced(files, text)
+    assert lines[0] == """dataset = memload.open(folder / 's.h5', key=["stim", "trials/robs"])"""
+
+
+def test_arrays_of_each_sample_are_stored_once(files):
+    text = f"""{HEAD}
+class Trials(Dataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, k):
+        with h5py.File("each.h5") as file:
+            stim = file[f"trial{{k}}/stim"][:]
+        return {{"stim": stim, "trial": k}}
+dataset = Trials()
+loader = DataLoader(dataset, 4)
+"""
+    with h5py.File("each.h5", "w") as file:
+        for k in range(20):
+            file[f"trial{k}/stim"] = np.full((3, 4), k)
+    (advice,) = [one.change for one in found(files, text) if one.about == "dataset"]
+    exec(text, names := {"memload": memload})
+    stock = list(names["loader"])
+    exec("\n".join(advice), names)
+    assert memload.FastLoader(names["dataset"], 4).engine == "native"
+    torch.testing.assert_close(list(memload.FastLoader(names["dataset"], 4)), stock)
+
+
+PHOTOS = """
+class Photos(Dataset):
+    def __init__(self, table, folder, transform=None):
+        self.rows = pd.read_csv(table)
+        self.folder, self.transform = folder, transform
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, idx):
+        path = os.path.join(self.folder, self.rows.iloc[idx]["image_name"])
+        image = io.imread(path)
+        if self.transform:
+            image = self.transform(image)
+        return image, self.rows.iloc[idx]["score"]
+dataset = Photos("table.csv", folder="photos/")
+loader = DataLoader(dataset, 4)
+"""
+
+
+def test_images_that_a_table_names_have_their_command(files):
+    (files / "photos").mkdir()
+    with Path("table.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image_name", "score"])
+        for k in (3, 0, 7, 1):
+            Image.fromarray(np.full((8, 8, 3), k, np.uint8)).save(f"photos/{k}.png")
+            table.writerow([f"{k}.png", k])
+    (advice,) = [one.change for one in found(files, HEAD + PHOTOS) if one.about == "dataset"]
+    command, opened = advice
+    assert command.startswith("memload write --images photos --table table.csv --size N shards/ ")
+    assert main(command.partition("  ")[0].replace("N", "8").split()[1:]) == 0
+    exec(HEAD + PHOTOS, names := {"memload": memload})
+    exec(opened, names)
+    ((image, score),) = memload.FastLoader(names["dataset"], 4)
+    ((wanted, wanted_score),) = names["loader"]
+    torch.testing.assert_close(image.permute(0, 2, 3, 1), wanted)
+    torch.testing.assert_close(score, wanted_score)
+
+
+LANDMARKS = """
+from torchvision import transforms
+class Faces(Dataset):
+    def __init__(self, csv_file, root_dir, transform=None):
+        self.frame = pd.read_csv(csv_file)
+        self.root_dir, self.transform = root_dir, transform
+    def __len__(self):
+        return len(self.frame)
+    def __getitem__(self, idx):
+        image = io.imread(os.path.join(self.root_dir, self.frame.iloc[idx, 0]))
+        landmarks = np.array([self.frame.iloc[idx, 1:]], dtype=float).reshape(-1, 2)
+        sample = {"image": image, "landmarks": landmarks}
+        if self.transform:
+            sample = self.transform(sample)
+        return sample
+class Half:
+    def __call__(self, sample):
+        return {"image": sample["image"][::2, ::2], "landmarks": sample["landmarks"] / 2}
+class RandomShift:
+    def __call__(self, sample):
+        return {**sample, "landmarks": sample["landmarks"] + np.random.randint(1)}
+class ToTensor:
+    def __call__(self, sample):
+        image = torch.from_numpy(sample["image"].transpose((2, 0, 1)).copy())
+        return {"image": image, "landmarks": torch.from_numpy(sample["landmarks"])}
+change = transforms.Compose([Half(), RandomShift(), ToTensor()])
+faces = Faces(csv_file="faces.csv", root_dir="faces/", transform=change)
+loader = DataLoader(faces, batch_size=2)
+"""
+
+
+def test_a_class_of_images_and_landmarks_is_stored_up_to_its_random_transforms(files):
+    (files / "faces").mkdir()
+    with Path("faces.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["name", "x0", "y0", "x1", "y1"])
+        for k in range(6):
+            Image.fromarray(np.full((8, 8, 3), k, np.uint8)).save(f"faces/{k}.png")
+            table.writerow([f"{k}.png", k, 1, 2, 3])
+    (advice,) = [one.change for one in found(files, HEAD + LANDMARKS) if one.about == "dataset"]
+    assert "writer.extend(**batch)  # image, landmarks" in advice[2]
+    assert any(line.startswith("# RandomShift draws from a generator that threads share") for line in advice)
+    exec(HEAD + LANDMARKS, names := {"memload": memload})
+    stock = list(names["loader"])
+    exec("\n".join(advice), names)
+    loader = memload.FastLoader(names["faces"], 2)
+    assert loader.engine == "native"
+    torch.testing.assert_close(list(loader), stock)
+    assert memload.open("shards/").fields["image"].shape == (4, 4, 3)
+
+
+def test_a_class_of_two_loaders_is_told_once_and_then_what_differs(files, capsys):
+    made, call, *_ = CLASSES["a file that is opened late, in tuples"]
+    text = f"{HEAD}{textwrap.dedent(made)}\ntrain = DataLoader({call})\nvalid = DataLoader(Trials('t.h5'))\n"
+    advice = [one for one in found(files, text) if one.about == "dataset"]
+    assert [(len(one.change), one.again) for one in advice] == [(2, False), (1, True)]
+    assert advice[1].change[0].startswith('dataset = memload.open("t.h5"')
+    assert main(["init", "train.py"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("native with:") == 1
+    assert said.count('layout="NCHW"') == 1
+    assert f"for line {text.count(chr(10))} the same, but:" in said
+    again = text.replace("'t.h5'", '"s.h5"')
+    assert len([one for one in found(files, again) if one.about == "dataset"]) == 1
+
+
+def test_classes_that_assign_names_to_themselves_are_read(files):
+    for body in (
+        "self.x = self.x[k]; self.x = self.y[self.x]; self.y = self.x + self.y; self.x = h5py.File(self.x)",
+        "x = x[k]; x = x + x * x; k = k + 1",
+        "self.x = self.x.get(self.x)",
+    ):
+        lines = "".join(f"        {line.strip()}\n" for line in body.split(";") * 12)
+        made = f"class Odd(Dataset):\n    def __getitem__(self, k):\n{lines}        return self.x[k] / x, x\n"
+        assert found(files, f"{HEAD}{made}DataLoader(Odd())")
