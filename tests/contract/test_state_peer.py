@@ -343,7 +343,7 @@ def test_states_in_workers_need_as_many_workers_again():
     for workers in (0, 2):
         other = memload.FastLoader(Map(), batch_size=2, num_workers=workers)
         other.load_state_dict(loader.state_dict())
-        with pytest.raises(ValueError, match=r"saved from 1 worker processes .* asks (none|2)") as caught:
+        with pytest.raises(ValueError, match=r"saved from 1 worker process .* asks (none|2)") as caught:
             iter(other)
         assert isinstance(caught.value, AssertionError)  # as who has used torchdata's loader may catch it
 

@@ -67,7 +67,7 @@ def measured(strategy, precision="float32", rows=64):
         step()
         optimizer.step()
     peaks = []
-    for _ in range(4):  # the threads of gloo may keep what they exchanged for longer; the least is what a step takes
+    for _ in range(8):  # the threads of gloo may keep what they exchanged for longer; the least is what a step takes
         optimizer.zero_grad()
         peaks.append(_peak(step))
     peak = min(peaks)

@@ -10,6 +10,13 @@ import pytest
 
 from memload.cli.main import main
 
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
+from memload.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 @pytest.fixture
 def sleeper():
@@ -22,7 +29,7 @@ def sleeper():
 @pytest.fixture
 def monitor(sleeper):
     """A monitor of that process, whose output is a pipe."""
-    command = [sys.executable, "-m", "memload", "monitor", "--json", "--interval", "0.05", str(sleeper.pid)]
+    command = [sys.executable, "-c", PROGRAM, "monitor", "--json", "--interval", "0.05", str(sleeper.pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         yield process
         process.kill()
