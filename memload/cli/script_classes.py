@@ -65,6 +65,8 @@ def _opened(one: ClassOf, sample: Sample) -> tuple[str, ...]:
         return _with_keys(one)
     if any(read.own_key or (read.path == "PATH" and len(reads) < len(sample.parts)) for read in reads):
         return _samples_of_their_own(one, sample, reads)
+    if len(reads) < len(sample.parts) or len(_chosen(one, reads)) > 1:
+        return ("# a sample is more than rows of these files: store it once", *_stored_once(one, sample))
     code = _source_of(sample, reads)
     notes = dict.fromkeys(_READERS[read.kind] for read in reads)
     lines = [f"{_name(one)} = {code}  # {'; '.join(notes)}"]
@@ -72,7 +74,7 @@ def _opened(one: ClassOf, sample: Sample) -> tuple[str, ...]:
     listed = ", ".join(f'"{name}": {cast}' for name, (cast, _) in casts.items() if cast)
     if listed:
         lines.append(f"cast={{{listed}}}  # in FastLoader")
-    return (*lines, *_rows(one, reads), *_computed(one, sample, {name: rest for name, (_, rest) in casts.items()}))
+    return (*lines, *_rows(one, sample), *_computed(one, sample, {name: rest for name, (_, rest) in casts.items()}))
 
 
 def _source_of(sample: Sample, reads: Sequence[Read]) -> str:
@@ -103,19 +105,51 @@ def _key(read: Read) -> str:
     return read.key if read.is_code else quoted(read.key)
 
 
-def _rows(one: ClassOf, reads: Sequence[Read]) -> Iterator[str]:
+def _chosen(one: ClassOf, reads: Sequence[Read]) -> list[str]:
+    """Return by what the class chooses rows, but for windows and where sample `index` has the row `index`."""
+    plain = (one.index, f"int({one.index})", f"{one.index}.tolist()", f"{one.index}.item()")
+    codes = dict.fromkeys(
+        ast.unparse(read.index) for read in reads if read.index is not None and not isinstance(read.index, ast.Slice)
+    )
+    return [code for code in codes if code not in plain]
+
+
+def _rows(one: ClassOf, sample: Sample) -> Iterator[str]:
     """Yield what chooses the rows, where the class does not read row `index` for sample `index`."""
-    for code in dict.fromkeys(ast.unparse(read.index) for read in reads if read.index is not None):
-        index = one.index
-        if code in (index, f"int({index})", f"{index}.tolist()", f"{index}.item()"):
-            continue
+    index, reads = one.index, [part.read for part in sample.parts if part.read is not None]
+    found = {part.name: part.read.index for part in sample.parts if part.read is not None}
+    windows = {name: where for name, where in found.items() if isinstance(where, ast.Slice)}
+    lags = {name: _lags(where, index) for name, where in windows.items()}
+    if lags and all(lags.values()):
+        listed = ", ".join(f"{name}={code}" for name, code in lags.items())
+        yield f"{_name(one)} = {_name(one)}.with_lags({listed})  # windows; other fields: the row of the last frame"
+        return
+    for name, where in windows.items():
+        yield f"# {name}: the rows {ast.unparse(where)} of sample {index}: with_lags or windows, docs/windows.md"
+    for code in _chosen(one, reads):
         if code.endswith(f"[{index}]"):
             rows = code.removesuffix(f"[{index}]")
             yield f"{_name(one)} = {_name(one)}.select({rows})  # the rows that the class reads"
-        elif ":" in code:
-            yield f"{_name(one)}.windows(field=..., window=..., hop=...)  # of the rows {code} (docs/windows.md)"
         else:
             yield f"{_name(one)} = {_name(one)}.select([...])  # sample {index} is row {code}"
+
+
+def _lags(where: ast.Slice, index: str) -> str:
+    """Return the lags of the rows `index` to `index + n`, the earliest first; "" for other rows."""
+    above = where.upper
+    if (
+        where.step is not None
+        or where.lower is None
+        or name_of(where.lower) != index
+        or not isinstance(above, ast.BinOp)
+    ):
+        return ""
+    if not isinstance(above.op, ast.Add) or name_of(above.left) != index:
+        return ""
+    count = above.right
+    if isinstance(count, ast.Constant) and isinstance(count.value, int):
+        return f"range({count.value - 1}, -1, -1)"
+    return f"range({ast.unparse(count)} - 1, -1, -1)"
 
 
 def _computed(one: ClassOf, sample: Sample, rest: dict[str, list[str]]) -> Iterator[str]:
@@ -163,13 +197,15 @@ def _read_otherwise(one: ClassOf) -> tuple[str, ...]:
     code, why = _OTHERS.get(one.script.called(read)) or ("memload.open({0})", _READERS[one.script.called(read)])
     given = read.args[0] if read.args else None
     method = next(node for node in one.made.body if any(inner is read for inner in ast.walk(node)))
-    path = None
+    argument = "PATH"
     if given is not None and isinstance(method, ast.FunctionDef):
-        path = one.outside(given, method, read.lineno)
-    argument = "PATH" if path is None else ast.unparse(path).replace("'", '"')
+        if one.depends_on_row(given, method, read.lineno):
+            return _samples_of_their_own(one, one.sample(), [])
+        argument = one.path_of(given, method, read.lineno)
+    random = "; it draws random numbers: by torch.rand" if _draws(one) else ""
     return (
         f"{_name(one)} = {code.format(argument)}  # {why}",
-        f"{_name(one)} = {_name(one)}.map(fn)  # what __getitem__ computes of a row, run ahead of the loop in threads",
+        f"{_name(one)} = {_name(one)}.map(fn)  # what __getitem__ computes of a row, in threads{random}",
     )
 
 
@@ -195,6 +231,10 @@ def _stored_once(one: ClassOf, sample: Sample | None) -> tuple[str, ...]:
         f"    for batch in memload.FastLoader({made}, batch_size=64):",
         f"        {extend}",
     ]
+    if _draws(one):
+        lines.insert(
+            0, "# __getitem__ draws random numbers: leave that out here, and do it in .map(fn), with torch.rand"
+        )
     opened = f'memload.open("shards/"){form}'
     if not random:
         return (*lines, f"{_name(one)} = {opened}  # .map(fn) for random transforms of a row")
@@ -210,6 +250,13 @@ def _stored_once(one: ClassOf, sample: Sample | None) -> tuple[str, ...]:
             for name in noise
         ),
     )
+
+
+def _draws(one: ClassOf) -> bool:
+    """Return whether `__getitem__` draws random numbers itself."""
+    getter = one.method("__getitem__")
+    called = [one.script.called(node) for node in ast.walk(getter) if isinstance(node, ast.Call)] if getter else []
+    return any(name.startswith(("numpy.random.", "random.", "torch.rand")) for name in called)
 
 
 def _name(one: ClassOf) -> str:

@@ -231,13 +231,13 @@ class ClassOf:
         if name_of(node).startswith("self."):
             return self._first_of(name_of(node), lambda value, inner, line: self.read(value, inner, line, depth + 1))
         if isinstance(node, ast.Call) and self.script.called(node) in _FILES and node.args:
-            path = self.outside(node.args[0], method, before)
-            text = None if path is None else text_of(self.script, path)
-            code = "" if path is None else ast.unparse(path) if text is None else quoted(text)
-            return Read(self.script.called(node), code or "PATH")
+            own = self.depends_on_row(node.args[0], method, before)
+            return Read(self.script.called(node), self.path_of(node.args[0], method, before), own_key=own)
         if isinstance(node, ast.Subscript):
             base = self.read(node.value, method, before, depth + 1)
             return None if base is None else self._indexed(base, node, method, before)
+        if isinstance(node, ast.Call) and name_of(node.func) in ("int", "float") and len(node.args) == 1:
+            return self.read(node.args[0], method, before, depth + 1)  # a row of one number
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -246,6 +246,20 @@ class ClassOf:
         ):
             return self.read(ast.Subscript(node.func.value, node.args[0], ast.Load()), method, before, depth + 1)
         return self._changed(node, method, before, depth)
+
+    def path_of(self, node: ast.expr, method: ast.FunctionDef, before: int) -> str:
+        """Return the code of a path, outside of the class; "PATH" if it needs what is inside."""
+        path = self.outside(node, method, before)
+        text = None if path is None else text_of(self.script, path)
+        return "PATH" if path is None else ast.unparse(path) if text is None else quoted(text)
+
+    def depends_on_row(self, node: ast.expr, method: ast.FunctionDef, before: int, depth: int = 0) -> bool:
+        """Return whether an expression of a method needs the number of the row."""
+        if method is not self.getter or depth > _DEPTH:
+            return False
+        names = _names_in(node)
+        values = [(line, value) for target, line, value in _assigned_in(method) if target in names and line < before]
+        return self.index in names or any(self.depends_on_row(value, method, line, depth + 1) for line, value in values)
 
     def _changed(self, node: ast.expr, method: ast.FunctionDef, before: int, depth: int) -> Read | None:
         given = self._of_attribute(node)
@@ -289,9 +303,32 @@ class ClassOf:
 
 
 def local_of(method: ast.FunctionDef, name: str, before: int) -> tuple[int, ast.expr] | None:
-    """Return the line and the value that a name in a method was last assigned above a line; None if to none."""
+    """Return the line and the value that a name in a method was last assigned above a line.
+
+    It is None if that was never, or if it depends on a condition or a loop.
+    """
     above = [(line, value) for target, line, value in _assigned_in(method) if target == name and line < before]
-    return max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1] if name and above else None
+    if not name or not above or any(value in _dependent(method) for _, value in above):
+        return None
+    return max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1]
+
+
+@functools.lru_cache(maxsize=64)
+def _dependent(method: ast.FunctionDef) -> frozenset[ast.AST]:
+    """Return what stands inside of loops, and of conditions that are more than whether an attribute is given."""
+    return frozenset(
+        inner
+        for node in ast.walk(method)
+        if isinstance(node, (ast.For, ast.While, ast.Try))
+        or (isinstance(node, ast.If) and not _of_attributes(node.test))
+        for inner in ast.walk(node)
+    )
+
+
+def _of_attributes(test: ast.expr) -> bool:
+    """Return whether a test asks nothing but attributes of the object, as `if self.transform is not None` does."""
+    names = {one.id for one in ast.walk(test) if isinstance(one, ast.Name)}
+    return names == {"self"} and not any(isinstance(one, ast.Call) for one in ast.walk(test))
 
 
 @functools.lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ _OF_TENSORS = frozenset(
     ]
 )
 """Calls that leave numbers as they are, but for a dtype."""
-_SAME = frozenset(["contiguous", "clone", "copy", "numpy", "detach", "cpu"])
+_SAME = frozenset(["contiguous", "clone", "copy", "numpy", "detach", "cpu", "item"])
 _ORDER = {"scale": 0, "offset": 1, "mean": 2, "std": 3}
 """The options of a Cast in the order in which it computes."""
 _OPERATIONS = {ast.Mult: "scale", ast.Add: "offset", ast.Sub: "mean", ast.Div: "std"}

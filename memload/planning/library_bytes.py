@@ -26,7 +26,7 @@ _BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
 RECURRENT = "aten.mkldnn_rnn_layer"
 """The beginning of the names of both operations."""
 _CONVOLUTION, _CONVOLUTION_BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
-_BLOCK = 16  # channels that oneDNN lays side by side, with AVX-512
+_BLOCK = 8 if torch.backends.cpu.get_cpu_capability() == "AVX2" else 16  # channels that oneDNN lays side by side
 _LSTM = 2  # the mode of both operations
 _FLOAT = 4  # bytes of float32, in which gradients are summed up
 _LINE, _ALIASED = 64, 256
@@ -106,7 +106,7 @@ def _convolution_backward(x: torch.Tensor, gradient: torch.Tensor, *, wants_inpu
     """Return the bytes of a backward pass: blocked copies of the gradient and of the input.
 
     Resident memory of 14 shapes (1 to 64 channels, kernels of 1 to 7, strides, groups, bfloat16) was within 25 % of it,
-    for 11 of them within 5 %. An input of less than 16 channels is not copied, but its gradient is.
+    for 11 of them within 5 %. An input of fewer channels than a block has is not copied, but its gradient is.
     """
     if not _is_copied(x):
         return _NONE

@@ -37,6 +37,7 @@ def files(tmp_path, monkeypatch):
         with h5py.File(f"{name}.h5", "w") as file:
             file["stim"] = rng.integers(0, 256, (20, 8, 6, 3), dtype=np.uint8)
             file["trials/robs"] = rng.random((20, 5), dtype=np.float32)
+            file["label"] = rng.integers(0, 9, 20)
     np.save("robs.npy", rng.random((20, 5)))
     return tmp_path
 
@@ -105,6 +106,20 @@ CLASSES = {
         'memload.open("./s.h5", key="stim").only("stim")',
         '{"stim": memload.Cast(torch.float32)}',
     ),
+    "labels as numbers of Python": (
+        """
+        class Trials(Dataset):
+            def __init__(self, path):
+                self.file = h5py.File(path, "r")
+            def __len__(self):
+                return 20
+            def __getitem__(self, i):
+                return torch.from_numpy(self.file["stim"][i]).float() / 255, int(self.file["label"][i])
+        """,
+        'Trials("s.h5")',
+        'memload.open("s.h5", key=["stim", "label"]).as_tuple("stim", "label")',
+        '{"stim": memload.Cast(torch.float32, std=255)}',
+    ),
     "two files": (
         """
         class Trials(Dataset):
@@ -146,14 +161,88 @@ class Trials(Dataset):
     def __init__(self, path):
         self.file = h5py.File(path)
     def __getitem__(self, k):
-        return torch.sqrt(torch.as_tensor(self.file["stim"][k])).unsqueeze(0), k
+        return torch.sqrt(torch.as_tensor(self.file["stim"][k])).unsqueeze(0)
 DataLoader(Trials("s.h5"))
 """
     (advice,) = [one.change for one in found(files, text) if one.about == "dataset"]
     assert advice[0].startswith('dataset = memload.open("s.h5", key="stim")')
     assert "dataset.map(fn)" in advice[-1]
     assert "unsqueeze(0)" in advice[-1]
-    assert "k: k" in advice[-1] or "x1: k" in advice[-1]
+
+
+BEYOND_ROWS = {
+    "a field that depends on a condition": "x = self.x[k]\n        if k % 2: x = x[::-1]\n        return x.copy(), k",
+    "a number beside a row": "return self.x[k], k",
+    "rows of two kinds": "return self.x[k], self.x[2 * k % 20], self.x[3 * k % 20]",
+    "a file for each sample": "return np.load(self.names[k]), self.x[k]",
+    "a file for each sample, by a local name": "name = self.names[k]\n        return np.load(name)",
+}
+
+
+@pytest.mark.parametrize("body", BEYOND_ROWS.values(), ids=BEYOND_ROWS)
+def test_what_is_more_than_rows_of_files_is_stored_once(files, body):
+    text = f"""{HEAD}
+class Trials(Dataset):
+    def __init__(self):
+        self.x, self.names = np.load("robs.npy"), ["row.npy"] * 20
+    def __len__(self):
+        return 20
+    def __getitem__(self, k):
+        {body}
+dataset = Trials()
+loader = DataLoader(dataset, 4)
+"""
+    np.save("row.npy", np.arange(7))
+    (advice,) = [one.change for one in found(files, text) if one.about == "dataset"]
+    assert "ShardWriter" in " ".join(advice)
+    exec(text, names := {"memload": memload})
+    stock = list(names["loader"])
+    exec("\n".join(advice), names)
+    ours = memload.FastLoader(names["dataset"], 4)
+    assert ours.engine == "native"
+    for batch, wanted in zip(ours, stock, strict=True):
+        batch, wanted = ([*one] if isinstance(one, tuple | list) else [one] for one in (batch, wanted))
+        torch.testing.assert_close(batch, wanted)
+
+
+def test_random_numbers_of_a_class_are_told(files):
+    text = f"""{HEAD}
+class Trials(Dataset):
+    def __init__(self):
+        self.x = np.load("robs.npy")
+    def __getitem__(self, k):
+        x = self.x[k]
+        if np.random.rand() < 0.5:
+            x = x[::-1].copy()
+        return x
+DataLoader(Trials())
+"""
+    (advice,) = [one.change for one in found(files, text) if one.about == "dataset"]
+    assert "it draws random numbers: by torch.rand" in advice[-1]
+    assert "[::-1]" not in " ".join(advice)
+
+
+@pytest.mark.parametrize("count", ["3", "self.lags"])
+def test_windows_become_lags(files, count):
+    text = f"""{HEAD}
+class Trials(Dataset):
+    def __init__(self, path, lags=3):
+        self.stim, self.robs, self.lags = h5py.File(path)["stim"], np.load("robs.npy"), lags
+    def __len__(self):
+        return 18
+    def __getitem__(self, i):
+        return self.stim[i : i + {count}], self.robs[i + {count} - 1]
+dataset = Trials("s.h5")
+loader = DataLoader(dataset, 4)
+"""
+    lines = replaced(files, text)
+    assert lines[-1] == "dataset = dataset.with_lags(stim=range(2, -1, -1))"
+    exec(text, names := {"memload": memload})
+    stock = [list(batch) for batch in names["loader"]]
+    exec("\n".join(lines), names)
+    ours = memload.FastLoader(names["dataset"], 4)
+    assert ours.engine == "native"
+    torch.testing.assert_close([list(batch) for batch in ours], stock)
 
 
 def test_a_class_that_hides_what_it_reads_has_the_keys_of_its_files(files):
