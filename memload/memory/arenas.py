@@ -25,7 +25,7 @@ import numpy as np
 
 from memload._core import HugeMemory
 from memload.errors import MemloadError
-from memload.file_locks import is_at
+from memload.memory.file_locks import is_at
 from memload.memory.refusals import no_memory
 
 _SHARED_MEMORY = Path("/dev/shm")

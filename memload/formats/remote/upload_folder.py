@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from memload.file_locks import is_at
+from memload.memory.file_locks import is_at
 
 
 class UploadFolder:

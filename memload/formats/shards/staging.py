@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import MemloadError, WriterBusyError
-from memload.file_locks import is_at
 from memload.formats.paths import check_utf8, hidden_beside, is_remote
 from memload.formats.shards.index import INDEX_NAME
+from memload.memory.file_locks import is_at
 
 _UNFINISHED = "unfinished.json"
 
