@@ -50,7 +50,7 @@ STEPS, SERIES = 10, 2
 """Steps in a row, and how often they are made anew: single series of an MLP told 1.4 to 1.8 times in four processes."""
 LONGER = 1.15
 """How many times as much longer runs take: 200 or 400 steps took 1.02, 1.05, 1.10 and 1.14 times what 20 did. With 1.1,
-two of eight runs of an MLP were killed at their limit of 500 MB, and others took up to 1.06 times what was stated."""
+two of nine runs of an MLP were killed at their limit of 500 MB, and others took up to 1.06 times what was stated."""
 _EVERY = 0.001  # seconds between two readings of the process's memory
 _ROWS = (2, 3, *(quarters << power for power in range(18) for quarters in (4, 5, 6, 7)))
 _BOUNDS = (1.1, 1.25 * HEAP)

@@ -103,7 +103,7 @@ def _arithmetic(
     """What torch makes of a dense tensor and of what is broadcast to it lies as that does, where that is one way."""
     if more or others or not (_is_plain(x) and _goes_into(other, x)):
         return None
-    if not is_dense(x) or (1 in x.shape and x.stride() != _usual_strides(x.shape)):
+    if not is_dense(x) or (1 in x.shape and not (_lies_as_usual(x) and _lies_as_usual(other))):
         return None
     dtype = torch.result_type(x, other)
     if function is torch.div and not dtype.is_floating_point:
@@ -112,8 +112,11 @@ def _arithmetic(
     return None if found is None else function(x, other, out=found)
 
 
-def _usual_strides(shape: torch.Size) -> tuple[int, ...]:
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def _lies_as_usual(x: Any) -> bool:
+    """Whether strides are those of a new tensor, or it is a number; for axes of one element others are possible."""
+    if not isinstance(x, torch.Tensor):
+        return True
+    return x.stride() == tuple(math.prod(x.shape[axis + 1 :]) for axis in range(x.dim()))
 
 
 def _goes_into(other: Any, x: torch.Tensor) -> bool:
