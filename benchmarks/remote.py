@@ -1,6 +1,7 @@
 """How near is a pass over a set in a store to the link, and a cached one to local files?
 
-A server of files with ranges, in a process of its own on loopback, adds latency to each answer.
+A server of files with ranges, in a process of its own on loopback, adds latency to each answer. Its link is as fast as
+loopback is, so that this process and the server share the cores without rest, or passes on LINK bytes per second.
 
 - The first epoch, into a fresh cache or into RAM, beside programs that download the same ranges in the same order with
   obstore, and throw them away: of asyncio, 32 and 192 at once, of which the faster one counts, and likewise of 32 and
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import math
 import os
 import re
 import shutil
@@ -42,14 +45,21 @@ from memload import _core
 from memload.cli.measure import Spread, ratio
 
 LATENCIES = (0.001, 0.020, 0.100)  # seconds
+LINK = 2.5e9 / 8  # bytes per second of the slower link; virtual machines of two cores have 0.75 Gbit/s and more
 ROOMS = (0.25, 0.50, 0.75)  # of the set
 BATCH, AT_ONCE, THREADS = 16, (32, 192), (32, 128)
 LATER, PAIRS = 10, 15  # epochs that are timed together, since one lasts 0.01 s; and how often, in turn
 CPU = "/cpu"  # at which the server says how many CPU seconds it has taken
 
 
-async def serve(folder: Path, latency: float) -> None:
-    """Serve the files of a folder, and print the port, and each range of a file that is asked for."""
+async def serve(folder: Path, latency: float, rate: float) -> None:
+    """Serve the files of a folder at a rate, and print the port, and each range of a file that is asked for."""
+    free = time.perf_counter()  # when the link has passed on all that was asked for before
+
+    async def passed_on(nbytes: int) -> None:
+        nonlocal free
+        free = max(free, time.perf_counter()) + nbytes / rate
+        await asyncio.sleep(free - time.perf_counter())
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -78,6 +88,7 @@ async def serve(folder: Path, latency: float) -> None:
             return f"HTTP/1.1 200 OK\r\n{common}Content-Length: {size}\r\n\r\n".encode() + body
         begin, last = int(asked[1]), min(int(asked[2] or size), size - 1)
         print(path.name, begin, last + 1, flush=True)
+        await passed_on(last + 1 - begin)
         ranges = f"Content-Range: bytes {begin}-{last}/{size}\r\nContent-Length: {last + 1 - begin}\r\n\r\n"
         return f"HTTP/1.1 206 Partial Content\r\n{common}{ranges}".encode() + bytes(data[begin : last + 1])
 
@@ -88,10 +99,11 @@ async def serve(folder: Path, latency: float) -> None:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, latency: float, log: Path) -> Iterator[str]:
+def serving(folder: Path, latency: float, log: Path, rate: float = math.inf) -> Iterator[str]:
     """Give the address of a server that runs meanwhile; what it prints goes to `log`."""
+    command = [sys.executable, __file__, "serve", str(folder), str(latency), str(rate)]
     with log.open("w") as said:
-        process = subprocess.Popen([sys.executable, __file__, "serve", str(folder), str(latency)], stdout=said)
+        process = subprocess.Popen(command, stdout=said)
         try:
             while not log.read_text().endswith("\n") and process.poll() is None:
                 time.sleep(0.01)
@@ -203,11 +215,11 @@ MEASURED = (
 """What `first_and_second` finds: the shares of first epochs and of the second one, and CPU seconds per GB."""
 
 
-def first_and_second(bench: Bench, root: Path, nbytes: int, latency: float) -> None:
-    """Measure both epochs at a latency."""
+def first_and_second(bench: Bench, root: Path, nbytes: int, latency: float, rate: float) -> None:
+    """Measure both epochs at a latency, over a link of this rate."""
     found: dict[str, list[float]] = {name: [] for name in MEASURED}
     local, log = memload.open(root / "served" / "set"), root / "log"
-    with serving(root / "served", latency, log) as url:
+    with serving(root / "served", latency, log, rate) as url:
         epoch(loader_of(memload.open(url), 0))
         for number in range(bench.rounds):
             ds = memload.open(url, cache=(cache := root / f"cache-{latency}-{number}"), cache_bytes=2 * nbytes)
@@ -236,7 +248,9 @@ def first_and_second(bench: Bench, root: Path, nbytes: int, latency: float) -> N
                 found[name].append(figure)
     spreads = {name: Spread.of(values) for name, values in found.items()}
     text = ", ".join(f"{name} {spread}" for name, spread in spreads.items())
-    bench.add(f"{latency * 1000:.0f} ms", text, latency=latency, **spreads)
+    slower = rate < math.inf
+    case = f"{latency * 1000:.0f} ms" + (f", {rate * 8e-9:g} Gbit/s" if slower else "")
+    bench.add(case, text, latency=latency, rate=rate if slower else None, **spreads)
 
 
 def hits_of(uses: list[int], room: int, held: list[int], *, best: bool) -> int:
@@ -282,8 +296,8 @@ def main() -> None:
         (root / "served").mkdir()
         data = {"image": images, "row": torch.arange(rows)}
         ds = memload.write(root / "served" / "set", data, shard_bytes="16MB", progress=False)
-        for latency in LATENCIES[:1] if bench.args.quick else LATENCIES:
-            first_and_second(bench, root, ds.nbytes, latency)
+        for rate, latency in itertools.product((math.inf, LINK), LATENCIES[:1] if bench.args.quick else LATENCIES):
+            first_and_second(bench, root, ds.nbytes, latency, rate)
         for room in ROOMS[1:2] if bench.args.quick else ROOMS:
             hits(bench, root, ds.nbytes, room)
     bench.save()
@@ -291,6 +305,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        asyncio.run(serve(Path(sys.argv[2]), float(sys.argv[3])))
+        asyncio.run(serve(Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
     else:
         main()
