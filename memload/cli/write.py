@@ -148,7 +148,7 @@ def _opened(options: argparse.Namespace) -> tuple[str, Dataset]:
         warnings.simplefilter("ignore", LayoutWarning)  # its advice is to run this command
         axis = _named("--axis", options.axis, _axis)
         how = stated(options) | ({} if axis is None else {"axis": axis})
-        return target, open_sources(sources, how, options.on, options.how)
+        return target, open_sources(sources, how, options.on, options.how, target)
 
 
 def _conversions(options: argparse.Namespace) -> dict[str, Any]:

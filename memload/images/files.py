@@ -12,7 +12,7 @@ from typing import Any
 
 from memload.errors import FormatError
 from memload.formats.packages import package
-from memload.formats.paths import IMAGES
+from memload.formats.paths import IMAGES, nothing_at
 from memload.memory.threads import ThreadPool
 from memload.progress import bar
 from memload.sizes import counted
@@ -90,8 +90,9 @@ def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
     """
     place = Path(folder)
     if not place.is_dir():
-        kind = NotADirectoryError if place.exists() else FileNotFoundError
-        raise kind(f"{place}: expected a folder of images")
+        if place.exists():
+            raise NotADirectoryError(f"{place}: a file; give the folder that has the images, such as {place.parent}")
+        raise FileNotFoundError(f"{place}: {nothing_at(place)}; give a folder of JPEG or PNG files")
     names = sorted(path.relative_to(place).as_posix() for path in _files(place))
     undecodable = [name for name in names if not _is_utf8(name)]
     if undecodable:

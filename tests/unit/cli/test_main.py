@@ -24,6 +24,10 @@ def made(tmp_path_factory):
     here = tmp_path_factory.mktemp("made")
     rows = torch.arange(320, dtype=torch.float32).reshape(80, 4)
     np.save(here / "x.npy", rows.numpy())
+    np.save(here / "a b.npy", np.arange(80))
+    np.save(here / "y.npy", np.arange(9))
+    np.save(here / "none.npy", np.zeros((0, 4)))
+    (here / "raw").write_bytes(bytes(40))
     memload.write(here / "set", {"x": rows}, progress=False)
     memload.write_part(here / "parts", {"x": rows}, part=0, parts=1)
     memload.open(here / "set").map(_twice).cache(here / "cached", progress=False)
@@ -120,7 +124,7 @@ WRONG = [
     (["bench", "--rounds", "many"], "argument --rounds: invalid int value: 'many'", "`memload bench --help`"),
     (["verify"], "the following arguments are required: path", "`memload verify --help` lists what it takes."),
     (["info", "set", "--json=nowhere/x"], "--json nowhere/x: there is no folder", "nowhere"),
-    (["info", "no_such.npy"], "no_such.npy", "x.npy"),
+    (["info", "no_such.npy"], "no_such.npy: there is nothing at this path", "similar names there"),
     (["write", "x.npy"], "expected what to convert and the directory to make", "memload write [options]"),
     (["write"], "expected what to convert and the directory to make", "memload write [options]"),
     (["verify", "x.npy"], "x.npy", "memload"),
@@ -146,6 +150,18 @@ WRONG = [
     (["seal", "."], "no parts of a set are here", "`memload write --part`"),
     (["plan", "x.npy", "--plot", "x.docx"], "--plot x.docx: an image ends in .png", "that matplotlib writes"),
     (["monitor", "--plot", "m.jsonl", "--out", "x.svg"], "--out x.svg: the plot is a PNG", "end its name in .png"),
+    (
+        ["info", "raw", "--dtype", "int8", "--shape", "7"],
+        "raw: the file has 40 bytes",
+        "5 bytes; check --dtype, --shape (of one row) and",
+    ),
+    (["write", "x.npy", "a b.npy", "o"], "in dataset 1", "name each: `memload write x=x.npy 'a_b=a b.npy' o`"),
+    (["write", "x.npy", "y.npy", "o"], "x.npy has 80 rows, y.npy has 9 rows", "write each into a set of its own"),
+    (["write", "x=x.npy", "y=y.npy", "o"], "x has 80 rows, y has 9 rows", "into a set of its own, or give --on FIELD"),
+    (["info", "x.npy", "a b.npy"], "in dataset 1", "name each: `memload write x=x.npy 'a_b=a b.npy' DST`"),
+    (["bench", "none.npy"], "none.npy: it has no rows", "give a path that has some"),
+    (["write", "--images", "sett", "o"], "sett: there is nothing at this path", "'set'; give a folder of JPEG or PNG"),
+    (["write", "--images", "x.npy", "o"], "x.npy: a file", "give the folder that has the images"),
     (["info", "x.npy", "--plot", "nowhere/x.png"], "--plot nowhere/x.png: there is no folder", "make it"),
 ]
 

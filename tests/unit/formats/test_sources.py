@@ -137,8 +137,11 @@ def test_a_file_that_states_its_dtype_is_read_as_bare_rows_only_from_a_stated_by
 
 def test_bare_bytes_that_are_no_whole_rows_state_the_figures(tmp_path):
     (tmp_path / "a.dat").write_bytes(bytes(100))
-    with pytest.raises(memload.FormatError, match=r"100 bytes from offset 0 on are 8 rows of float32 \(3,\).* 4 bytes"):
+    figures = r"has 100 bytes, which are 8 rows of float32 \(3,\), 12 bytes each, and a remainder of 4 bytes"
+    with pytest.raises(memload.FormatError, match=figures):
         memload.open(tmp_path / "a.dat", dtype="float32", shape=(3,))
+    with pytest.raises(memload.FormatError, match=r"100 bytes, of which 90 from offset 10 on, .* remainder of 6 bytes"):
+        memload.open(tmp_path / "a.dat", dtype="float32", shape=(3,), offset=10)
     with pytest.raises(memload.FormatError, match="nothing begins at offset 101"):
         memload.open(tmp_path / "a.dat", dtype="float32", shape=(3,), offset=101)
 

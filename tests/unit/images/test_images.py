@@ -408,10 +408,14 @@ def test_16_bit_images_are_not_made_8_bit_by_a_mode(tmp_path):
 
 
 def test_folders_that_are_not_there_or_hold_no_images_say_so(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere: expected a folder of images"):
+    (tmp_path / "somewhere").mkdir()
+    missing = "nowhere: there is nothing at this path; similar names there: 'somewhere'; give a folder of JPEG or PNG"
+    with pytest.raises(FileNotFoundError, match=missing):
         written(tmp_path / "s", tmp_path / "nowhere")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(NotADirectoryError, match="expected a folder of images"):
+    with pytest.raises(
+        NotADirectoryError, match=f"file: a file; give the folder that has the images, such as {tmp_path}"
+    ):
         written(tmp_path / "s", tmp_path / "file")
     with pytest.raises(ValueError, match=r"no JPEG or PNG file in it \(1 other\)"):
         written(tmp_path / "s", tmp_path)
