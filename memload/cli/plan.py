@@ -178,7 +178,7 @@ def _field(text: str) -> tuple[str, tuple[str, tuple[int, ...]]]:
     name, _, rest = text.partition(":")
     dtype, _, sides = rest.partition(":")
     try:
-        return name, (dtype, tuple(int(side) for side in sides.replace("x", ",").split(",") if side))
+        return name, (dtype, tuple(int(side) for side in sides.split(",") if side))
     except ValueError:
         raise ValueError(f"--field: expected NAME:DTYPE:SHAPE such as stim:uint8:425,425,3, got {text!r}") from None
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -161,6 +162,11 @@ WRONG = [
     (["info", "x.npy", "a b.npy"], "in dataset 1", "name each: `memload write x=x.npy 'a_b=a b.npy' DST`"),
     (["bench", "none.npy"], "none.npy: it has no rows", "give a path that has some"),
     (["write", "--images", "sett", "o"], "sett: there is nothing at this path", "'set'; give a folder of JPEG or PNG"),
+    (["write", "--images", "s3://box/x", "o"], "s3://box/x: images are read from a folder", "copy them to one"),
+    (["write", "--images", ".", "o", "--size", "20,24"], "--size: expected a number of pixels", "as in 480x640"),
+    (["info", "raw", "--dtype", "int8", "--shape", "8x5"], "--shape: expected sides", "such as 425,425,3"),
+    (["plan", "--rows", "9", "--field", "x:int8:8x5"], "--field: expected NAME:DTYPE:SHAPE", "stim:uint8:425,425,3"),
+    (["cache", "list", "s3://box/x"], "s3://box/x: a cache lies on a disk", "give its folder"),
     (["write", "--images", "x.npy", "o"], "x.npy: a file", "give the folder that has the images"),
     (["info", "x.npy", "--plot", "nowhere/x.png"], "--plot nowhere/x.png: there is no folder", "make it"),
 ]
@@ -197,10 +203,12 @@ WORDS = [
     ("cast={'x': 'bfloat16', 'y': 0.5}", "--cast x=bfloat16 --cast y=0.5"),
     ("dtype= and shape=(8, 8) stated", "--dtype and --shape 8,8 stated"),
     ('tier="ram" takes 10 TB', "--tier ram takes 10 TB"),
-    ("skip_damaged=True (--skip-damaged) leaves them out", "--skip-damaged leaves them out"),
-    ("mask_suffix='_m' (--mask-suffix): 3", "--mask-suffix _m: 3"),
-    ('(tier="ram" or --tier ram keeps it)', "(--tier ram keeps it)"),
-    ("exists already (append=True, or --append, adds to it)", "exists already (--append adds to it)"),
+    (
+        "size=(480, 640) is the most frequent, size=96 makes squares",
+        "--size 480x640 is the most frequent, --size 96 makes squares",
+    ),
+    ("skip_damaged=True leaves them out", "--skip-damaged leaves them out"),
+    ("mask_suffix='_m': 3", "--mask-suffix _m: 3"),
     ("tier is one of 'mmap', 'direct'; got 'attic'", "--tier is one of 'mmap', 'direct'; got 'attic'"),
     ("call memload.open(path, key='x')", "call memload.open(path, key='x')"),
     ("no_option=3, x.key=3, key==3", "no_option=3, x.key=3, key==3"),
@@ -210,8 +218,19 @@ WORDS = [
 
 @pytest.mark.parametrize(("python", "options"), WORDS, ids=[one[0] for one in WORDS])
 def test_arguments_of_python_become_options(python, options):
-    known = ["--key", "--cast", "--dtype", "--shape", "--tier", "--skip-damaged", "--mask-suffix", "--append"]
+    known = ["--key", "--size", "--cast", "--dtype", "--shape", "--tier", "--skip-damaged", "--mask-suffix", "--append"]
     assert in_options(python, known, ["info", "key=4.npy"]) == options
+
+
+def test_the_sizes_that_an_error_offers_are_spelled_as_the_option_takes_them(tmp_path, capsys):
+    pillow = pytest.importorskip("PIL.Image")
+    for name, size in (("a", (24, 20)), ("b", (24, 20)), ("c", (9, 9))):
+        pillow.new("L", size).save(tmp_path / f"{name}.png")
+    words = ["write", "--images", str(tmp_path), str(tmp_path / "made"), "--quiet"]
+    assert main(words) == 2
+    offered = re.findall(r"--size \S+", capsys.readouterr().err)
+    assert offered == ["--size 20", "--size 20x24"]
+    assert main([*words, *offered[1].split()]) == 0
 
 
 def test_every_command_speaks_of_its_own_options(folder, capsys):
