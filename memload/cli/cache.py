@@ -32,6 +32,8 @@ def run(options: argparse.Namespace) -> int:
         remove(entry)
         if not is_json(options):
             print(f"removed {entry.name}, {format_size(entry.nbytes)}")
+    if not chosen and not is_json(options):
+        print(f"{options.root}: there is nothing to remove")
     keep(options, {"path": options.root, "removed": chosen})
     return 0
 

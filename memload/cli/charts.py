@@ -68,6 +68,7 @@ def check_plot(path: Path | None, option: str) -> None:
         ImportError: matplotlib is not installed.
         ValueError: matplotlib writes no such files.
         FileNotFoundError: the folder does not exist.
+        IsADirectoryError: it is a folder itself.
     """
     if path is None:
         return

@@ -59,8 +59,12 @@ def print_line(document: object) -> None:
 
 
 def check_folder_of(file: Path | None, option: str) -> None:
-    """Raise FileNotFoundError if `file`, the value of an option, has no folder, before minutes of work."""
-    if file is not None and not file.absolute().parent.is_dir():
+    """Raise OSError if `file`, the value of an option, is a folder or has none, before minutes of work."""
+    if file is None or file == STDOUT:
+        return
+    if file.is_dir():
+        raise IsADirectoryError(f"{option} {file}: a folder; give the name of a file, which may be in it")
+    if not file.absolute().parent.is_dir():
         raise FileNotFoundError(f"{option} {file}: there is no folder {file.absolute().parent}; make it first")
 
 

@@ -24,7 +24,11 @@ from memload.sizes import counted
 
 
 class UnevenError(ValueError):
-    """Sources that are to be put side by side differ in their numbers of rows."""
+    """Sources that are to be put side by side differ in their numbers of rows, which `figures` states."""
+
+    def __init__(self, figures: str) -> None:
+        super().__init__(f"{figures}. {_EVEN}")
+        self.figures = figures
 
 
 def open_sources(
@@ -65,7 +69,7 @@ def open_sources(
             "keys side by side"
         )
     if len({len(part) for part in parts.values()}) > 1:
-        raise UnevenError(f"{_uneven(parts)}. {_EVEN}")
+        raise UnevenError(_uneven(parts))
     return zip(**parts)
 
 
@@ -150,7 +154,7 @@ def open_data(sources: Sequence[str], stated: dict[str, Any], on: str | None, ho
         try:
             return open_sources(sources, stated, on, how)
         except UnevenError as error:
-            raise ValueError(f"{error}. Data sets of their own are given as paths without NAME=") from None
+            raise ValueError(f"{error.figures}. Data sets of their own are given as paths without NAME=") from None
     try:
         return open(sources, **stated)
     except ValueError:

@@ -250,7 +250,7 @@ def _open_stated(path: Path, stated: Stated) -> dict[str, Field]:
         offset = _count(stated.offset or 0)
     except (TypeError, ValueError):
         counts = f"{stated.shape!r} and {stated.offset or 0!r}"
-        raise ValueError(f"{path}: shape and offset must be counts, got {counts}") from None
+        raise ValueError(f"{path}: shape= and offset= must be counts, got {counts}") from None
     if stated.key is not None or stated.trust is not None:
         raise TypeError(f"{path}: bare rows have no names and no classes; leave out key= and trust=")
     if is_directory(path):

@@ -28,6 +28,8 @@ def made(tmp_path_factory):
     np.save(here / "a b.npy", np.arange(80))
     np.save(here / "y.npy", np.arange(9))
     np.save(here / "none.npy", np.zeros((0, 4)))
+    np.save(here / "complex.npy", np.zeros((80, 4), np.complex64))
+    (here / "nothing").touch()
     (here / "raw").write_bytes(bytes(40))
     memload.write(here / "set", {"x": rows}, progress=False)
     memload.write_part(here / "parts", {"x": rows}, part=0, parts=1)
@@ -81,6 +83,13 @@ def test_every_command_has_json_on_standard_output_alone(command, folder, capsys
         assert main([*command.split(), *arguments, "--json", "kept.json"]) == 0
         assert capsys.readouterr().out.strip()
         assert keys <= set(json.loads((folder / "kept.json").read_text()))
+
+
+def test_a_removal_of_nothing_says_so(folder, capsys):
+    assert main(["cache", "rm", "cached", "--all"]) == 0
+    assert capsys.readouterr().out.startswith("removed ")
+    assert main(["cache", "rm", "cached", "--all"]) == 0
+    assert capsys.readouterr().out == "cached: there is nothing to remove\n"
 
 
 def test_json_does_not_take_a_path_for_its_file(folder, capsys):
@@ -162,6 +171,23 @@ WRONG = [
     (["info", "x.npy", "a b.npy"], "in dataset 1", "name each: `memload write x=x.npy 'a_b=a b.npy' DST`"),
     (["bench", "none.npy"], "none.npy: it has no rows", "give a path that has some"),
     (["write", "--images", "sett", "o"], "sett: there is nothing at this path", "'set'; give a folder of JPEG or PNG"),
+    (["info", "x.npy", "--plot", ""], "--plot .: a folder", "give the name of a file"),
+    (["info", "x.npy", "--json=set"], "--json set: a folder", "give the name of a file"),
+    (["write", "x.npy", "o", "--rows", "x.npy"], "--rows x.npy: expected row numbers", "in one dimension; got float32"),
+    (["write", "x.npy", "o", "--mask", "complex.npy"], "the mask complex.npy is complex64", "expected a bool array"),
+    (["plan", "x.npy", "--batch-size", "set=3"], "--batch-size is given by data set, for set, and", "leave names out"),
+    (["plan", "x.npy", "--rows", "5"], "--rows: of a dataset that does not exist yet", "leave it out, or the path"),
+    (["plan", "--rows", "5", "--field", "x"], "--field: expected NAME:DTYPE:SHAPE", "such as stim:uint8:425,425,3"),
+    (["plan", "--rows", "5", "--field", "x:intt:3"], "got 'x:intt:3'; not a dtype: 'intt'", "known are bfloat16"),
+    (["demo", "--folder", "nowhere"], "--folder nowhere: no such folder", "name one that is there"),
+    (["monitor", "1", "--out", "x.png"], "--out x.png: where the plot of --plot LOG goes", "which is not given"),
+    (["info", "parts"], "parts of a set are here", "which `memload seal`, or memload.seal, makes one set of"),
+    (["info", "nothing"], "nothing: an empty file", "get it again, or write it anew"),
+    (
+        ["info", "raw", "--dtype", "int8", "--shape", "-1"],
+        "raw: --shape and --offset must be counts",
+        "got (-1,) and 0",
+    ),
     (["write", "--images", "s3://box/x", "o"], "s3://box/x: images are read from a folder", "copy them to one"),
     (["write", "--images", ".", "o", "--size", "20,24"], "--size: expected a number of pixels", "as in 480x640"),
     (["info", "raw", "--dtype", "int8", "--shape", "8x5"], "--shape: expected sides", "such as 425,425,3"),

@@ -206,7 +206,7 @@ def test_tensors_of_a_safetensors_file_are_picked_by_key(tmp_path):
 @pytest.mark.parametrize("stated", [{}, {"key": "x"}, {"field": "x"}])
 def test_a_folder_of_files_says_how_to_open_them_whatever_is_stated(tmp_path, stated):
     np.save(tmp_path / "a.npy", np.zeros(3))
-    with pytest.raises(memload.ShardFormatError, match=r"no index\.json here.*by a pattern: memload\.open\(.*\*\.npy"):
+    with pytest.raises(memload.ShardFormatError, match=r"no index\.json here.*by a pattern, such as '.*\*\.npy'$"):
         memload.open(tmp_path, **stated)
 
 
@@ -394,7 +394,7 @@ def test_an_array_of_another_library_is_told_where_it_goes(tmp_path):
     [
         ([], r"it is empty; memload\.write makes a set"),
         (["notes.txt"], r"nothing in it is what memload opens; memload\.write makes a set"),
-        (["b.npy", "a.npy"], r"by a pattern: memload\.open\('.*/\*\.npy'\)"),
+        (["b.npy", "a.npy"], r"by a pattern, such as '.*/\*\.npy'$"),
         (["a.JPG"], "memload write --images"),
         (["train2/index.json", "train10/index.json"], r"sets lie in it, each of which opens: 'train2', 'train10'$"),
     ],
@@ -722,5 +722,5 @@ def test_the_shape_of_bare_rows_may_be_in_integers_of_numpy(tmp_path, shape):
 @pytest.mark.parametrize("stated", [{"shape": True}, {"shape": (2.5,)}, {"shape": 2, "offset": 1.5}])
 def test_the_shape_and_offset_of_bare_rows_are_counts(tmp_path, stated):
     (tmp_path / "x.dat").write_bytes(bytes(10))
-    with pytest.raises(ValueError, match="shape and offset must be counts, got"):
+    with pytest.raises(ValueError, match="shape= and offset= must be counts, got"):
         memload.open(tmp_path / "x.dat", dtype="uint8", **stated)
