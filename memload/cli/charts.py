@@ -69,6 +69,7 @@ def check_plot(path: Path | None, option: str) -> None:
         ValueError: matplotlib writes no such files.
         FileNotFoundError: the folder does not exist.
         IsADirectoryError: it is a folder itself.
+        PermissionError: this process may not write there.
     """
     if path is None:
         return

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         if args.out and args.out.suffix not in ("", ".png"):
             raise ValueError(f"--out {args.out}: the plot is a PNG; end its name in .png")
-        check_plot(args.out or args.plot.with_suffix(".png"), "--out" if args.out else "--plot")
+        check_plot(args.out or args.plot.with_suffix(".png"), "--out")
         drawn = plot_log(args.plot, args.out or args.plot.with_suffix(".png"))
         answer(args, drawn, {"log": args.plot, "drawn": drawn})
         return 0

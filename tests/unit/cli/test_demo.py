@@ -3,10 +3,12 @@
 import inspect
 import json
 import re
+import textwrap
 
 import numpy as np
 import pytest
 import torch
+from repository import ROOT
 
 import memload
 from memload.cli import demo, doctor, measure, stock_loops
@@ -179,3 +181,8 @@ def test_the_drivers_version_is_read_of_what_the_kernel_module_says(text, versio
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(text + "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n")
     assert driver_version(tmp_path) == version
+
+
+def test_the_readme_shows_how_the_demo_ends():
+    shown = (ROOT / "README.md").read_text()
+    assert textwrap.indent(demo.NEXT.strip(), "    ") in shown

@@ -214,8 +214,39 @@ def test_an_error_is_one_line_with_the_next_step(folder, capsys, arguments, what
 
 @pytest.mark.parametrize("command", ["info", "plan", "bench", "monitor --plot", "cache list", "verify", "write"])
 def test_the_error_of_a_file_that_opens_and_cannot_be_read_names_it(command, folder, capsys):
-    assert main([*command.split(), "/proc/self/mem", *(["made"] if command == "write" else [])]) == 2
+    target = {"write": ["made"], "monitor --plot": ["--out", "made.png"]}.get(command, [])
+    assert main([*command.split(), "/proc/self/mem", *target]) == 2
     assert capsys.readouterr().err.startswith("memload: /proc/self/mem: ")
+
+
+_WITHOUT_RIGHTS = """
+import os, sys
+import memload.cli.info, memload.cli.verify
+from memload.cli.main import main
+os.seteuid(65534)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who may not read")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify", "set"], "set/shard-00000.safetensors: Permission denied; give a path that you may read and write"),
+        (["info", "x.npy", "--json=shut/x"], "--json shut/x: this process may not write to"),
+    ],
+)
+def test_what_may_not_be_read_or_written_is_said_at_once(folder, arguments, said):
+    for part in (folder, *folder.parents[:2]):
+        part.chmod(0o755)
+    (folder / "set" / "shard-00000.safetensors").chmod(0)
+    (folder / "shut").mkdir()
+    (folder / "shut").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_RIGHTS, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith(f"memload: {said}")
 
 
 def test_an_error_of_the_system_without_a_file_says_how_to_find_it():
