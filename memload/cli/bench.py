@@ -326,6 +326,8 @@ def _drawn(
 
 def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespace) -> None:
     """Raise ValueError if there is nothing to measure."""
+    if not len(dataset):
+        raise ValueError(f"{args.path}: it has no rows, so there is nothing to measure: give a path that has some")
     if len(dataset) < args.batch_size:
         raise ValueError(
             f"the dataset has {counted(len(dataset), 'row')}, and a batch {args.batch_size}: give a smaller "

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 
 from memload.caching.cache_files import Entry, entries, remove
 from memload.cli.output import answer, is_json, keep
+from memload.formats.paths import is_remote
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder, held_bytes, is_folder
 from memload.sizes import counted, format_size
 
 
 def run(options: argparse.Namespace) -> int:
     """List the entries, or remove the named ones."""
+    if is_remote(options.root):
+        raise ValueError(f"{options.root}: a cache lies on a disk of this machine: give its folder")
     if is_folder(options.root):
         return _run_on_sets(options)
     found = entries(options.root)
@@ -29,6 +32,8 @@ def run(options: argparse.Namespace) -> int:
         remove(entry)
         if not is_json(options):
             print(f"removed {entry.name}, {format_size(entry.nbytes)}")
+    if not chosen and not is_json(options):
+        print(f"{options.root}: there is nothing to remove")
     keep(options, {"path": options.root, "removed": chosen})
     return 0
 

@@ -68,6 +68,8 @@ def check_plot(path: Path | None, option: str) -> None:
         ImportError: matplotlib is not installed.
         ValueError: matplotlib writes no such files.
         FileNotFoundError: the folder does not exist.
+        IsADirectoryError: it is a folder itself.
+        PermissionError: this process may not write there.
     """
     if path is None:
         return

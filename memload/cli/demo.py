@@ -127,6 +127,8 @@ def run(args: argparse.Namespace) -> int:
     """Run `memload demo`; 0 if the batches were identical, 2 without the photographs."""
     options = Options(crops=args.crops, rounds=args.rounds, compiled=not args.no_compile)
     photographs()  # raises where they are missing, before anything is written
+    if args.folder and not args.folder.is_dir():
+        raise FileNotFoundError(f"--folder {args.folder}: no such folder; name one that is there")
     check_room(args.folder or Path(tempfile.gettempdir()), options.crops)
     with (
         tempfile.TemporaryDirectory(prefix="memload-demo-", dir=args.folder) as folder,

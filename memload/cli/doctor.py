@@ -127,15 +127,17 @@ def disk_fact(folder: Path, free: int) -> Fact:
 
 
 def gpu_facts() -> Iterator[Fact]:
-    """Yield the GPUs that torch sees, the driver, and whether the module of CUDA kernels works with both."""
-    gpus = gpu_memories()
+    """Yield the GPUs that torch sees, the driver, and whether the kernels work with both; without a GPU, why."""
+    gpus, driver, state = gpu_memories(), driver_version(), cuda_state()
+    if not gpus:
+        yield no_gpu_fact(torch.version.cuda, state, driver)
+        return
     for gpu in gpus:
         major, minor = torch.cuda.get_device_capability(gpu.index)
         yield Fact(f"GPU {gpu.index}", f"{gpu.name} (sm_{major}{minor})", str(gpu))
         yield from node_facts(gpu.index, pci_address(torch.cuda.get_device_properties(gpu.index)))
-    yield _copies() if gpus else no_gpu_fact(torch.version.cuda, driver_version())
-    state = cuda_state()
-    yield driver_fact(driver_version(), {"torch": torch.version.cuda, "memload._cuda": state.toolkit})
+    yield _copies()
+    yield driver_fact(driver, {"torch": torch.version.cuda, "memload._cuda": state.toolkit})
     yield cuda_fact(state)
 
 
@@ -150,20 +152,32 @@ def node_facts(gpu: int, address: str, root: Path = Path("/")) -> Iterator[Fact]
     yield Fact(f"GPU {gpu} is at", f"NUMA node {node} (CPUs {cpus})", f"{meaning}, {whole}")
 
 
-def no_gpu_fact(cuda_of_torch: str | None, driver: str | None) -> Fact:
-    """Return the reason why torch finds no GPU, as far as it can be known."""
-    why = "batches stay on the CPU"
-    if cuda_of_torch is None and driver is not None:
-        why = "there is a driver, but this torch was built without CUDA: install one that was"
-    elif cuda_of_torch is not None and driver is not None:
-        why = "there is a driver: see nvidia-smi, and CUDA_VISIBLE_DEVICES in the environment"
-    return Fact("GPU", "none that torch can use", f"{why}; pin_memory= and device= need a GPU")
+def no_gpu_fact(cuda_of_torch: str | None, kernels: CudaState, driver: str | None) -> Fact:
+    """Return why there is no GPU for torch: what was built with CUDA, the driver, and what to do, all in one fact."""
+    torch_has = f"torch is built with CUDA {cuda_of_torch}" if cuda_of_torch else "torch is built without CUDA"
+    memload_has = f"memload {'with' if kernels.architectures else 'without'} its CUDA kernels"
+    loaded = f"driver {driver} is loaded" if driver else "no NVIDIA driver is loaded"
+    found = f"{torch_has}, {memload_has}, and {loaded}: batches stay on the CPU"
+    return Fact("GPU", "none that torch can use", f"{found}. {_step_to_a_gpu(cuda_of_torch, driver)}")
+
+
+def _step_to_a_gpu(cuda_of_torch: str | None, driver: str | None) -> str:
+    if driver is None:
+        install = "" if cuda_of_torch else ", and install a torch that is built with CUDA"
+        return f"To use a GPU, load its driver (in a container, docker run --gpus all brings it){install}"
+    if cuda_of_torch is None:
+        return "To use the GPU, install a torch that is built with CUDA"
+    if old := too_old(driver, cuda_of_torch):
+        return f"To use the GPU, install a newer driver: {old}"
+    return "To use a GPU, see if nvidia-smi lists it, and if CUDA_VISIBLE_DEVICES in the environment hides it"
 
 
 def driver_fact(driver: str | None, built_with: Mapping[str, str | None]) -> Fact:
-    """Return whether the driver is new enough for these modules, given the CUDA toolkit of each."""
+    """Return whether the driver of a GPU is new enough for these modules, given the CUDA toolkit of each."""
     if driver is None:
-        return Fact("driver", "no NVIDIA driver is loaded", "in a container, docker run --gpus all shows it the GPUs")
+        return Fact(
+            "driver", "of an unknown version", "torch reaches the GPU, but /proc/driver/nvidia is not to be seen"
+        )
     wanted = {who: toolkit for who, toolkit in built_with.items() if toolkit}
     problems = [f"{who}: {too_old(driver, toolkit)}" for who, toolkit in wanted.items() if too_old(driver, toolkit)]
     served = ", ".join(f"{who} (CUDA {toolkit})" for who, toolkit in wanted.items())

@@ -14,6 +14,7 @@ from memload.cli.matlab import matlab_at, variables_at
 from memload.cli.options import stated
 from memload.cli.output import answer
 from memload.cli.recordings import info_of, recordings_at
+from memload.cli.source_options import as_fields
 from memload.columns.fields import Field, describe
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open  # noqa: A004 - memload's own
@@ -23,6 +24,8 @@ from memload.formats.formats import Stated, names_at
 from memload.formats.keyed_paths import places_of
 from memload.formats.paths import is_remote
 from memload.sizes import counted, format_size
+
+_OF_BARE_ROWS = ("dtype", "shape")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         except (FormatError, ValueError) as error:
             places = _places(options.path)
             if len(places) > 1:
-                raise ValueError(f"{error}{_each_of(options.path, places)}") from error
+                raise ValueError(f"{error}{_each_of(options.path, places, given)}") from error
             arrays = _arrays(places, given)
             if not arrays:
                 raise
@@ -94,15 +97,21 @@ def _places(given: Sequence[str]) -> list[Path]:
     return [] if any(map(is_remote, given)) else [place.path for place in places_of(given)]
 
 
-def _each_of(given: Sequence[str], places: Sequence[Path]) -> str:
-    """Return how files that form no dataset are told one by one, for the error."""
-    found = f"{given[0]} matches" if len(given) == 1 else "there are"
-    return f"; {found} {counted(len(places), 'path')}: to see what each has, give one, such as {places[0]}"
+def _each_of(paths: Sequence[str], places: Sequence[Path], given: dict[str, Any]) -> str:
+    """Return how files that form no dataset are told one by one, or written, for the error."""
+    found = f"{paths[0]} matches" if len(paths) == 1 else "there are"
+    each = f"; {found} {counted(len(places), 'path')}: to see what each has, give one, such as {places[0]}"
+    if len(paths) == 1:
+        return each
+    try:
+        return f"{each}; {as_fields(paths, [open(path, **given) for path in paths])}"
+    except (FormatError, ValueError):
+        return each  # the error is of one of them
 
 
 def _arrays(places: Sequence[Path], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what each named array of a file is; nothing if there is none, or if `key` selects some."""
-    if len(places) != 1 or "key" in given:
+    """Return what each named array of a file is; nothing if there is none, if `key` selects some, or of bare rows."""
+    if len(places) != 1 or not {"key", *_OF_BARE_ROWS}.isdisjoint(given):
         return {}
     names = [name for name in names_at(places[0], Stated(trust=given.get("trust"))) if name]
     return {name: _array(str(places[0]), name, given) for name in names}

@@ -26,10 +26,12 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         if args.out and args.out.suffix not in ("", ".png"):
             raise ValueError(f"--out {args.out}: the plot is a PNG; end its name in .png")
-        check_plot(args.out or args.plot.with_suffix(".png"), "--out" if args.out else "--plot")
+        check_plot(args.out or args.plot.with_suffix(".png"), "--out")
         drawn = plot_log(args.plot, args.out or args.plot.with_suffix(".png"))
         answer(args, drawn, {"log": args.plot, "drawn": drawn})
         return 0
+    if args.out is not None:
+        raise ValueError(f"--out {args.out}: where the plot of --plot LOG goes, which is not given")
     if not args.interval > 0 or (args.count is not None and args.count < 1):
         got = f"--interval {args.interval:g}" if not args.interval > 0 else f"--count {args.count}"
         raise ValueError(f"--interval is a number of seconds above 0, --count a number of samples from 1; got {got}")

@@ -422,6 +422,6 @@ def sized(text: str | None, option: str) -> str | None:
 
 def _shape(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(side) for side in text.replace("x", ",").split(",") if side)
+        return tuple(int(side) for side in text.split(",") if side)
     except ValueError:
         raise ValueError(f"--shape: expected sides such as 425,425,3, got {text!r}") from None

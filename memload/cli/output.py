@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -59,9 +60,16 @@ def print_line(document: object) -> None:
 
 
 def check_folder_of(file: Path | None, option: str) -> None:
-    """Raise FileNotFoundError if `file`, the value of an option, has no folder, before minutes of work."""
-    if file is not None and not file.absolute().parent.is_dir():
+    """Raise OSError if `file`, the value of an option, cannot be written, before minutes of work."""
+    if file is None or file == STDOUT:
+        return
+    if file.is_dir():
+        raise IsADirectoryError(f"{option} {file}: a folder; give the name of a file, which may be in it")
+    if not file.parent.is_dir():
         raise FileNotFoundError(f"{option} {file}: there is no folder {file.absolute().parent}; make it first")
+    written = file if file.exists() else file.parent
+    if not os.access(written, os.W_OK, effective_ids=True):
+        raise PermissionError(f"{option} {file}: this process may not write to {written}; name another folder")
 
 
 def plain(value: Any) -> Any:

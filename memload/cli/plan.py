@@ -15,6 +15,7 @@ from memload.cli.prediction import measured
 from memload.cli.source_options import open_data
 from memload.cli.trained_options import trained
 from memload.dataset.groups import concat, group_collate
+from memload.dtypes import as_torch_dtype
 from memload.engine.tiers.tier import Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.guards import check_memory
@@ -152,9 +153,7 @@ def _cast_of(cast: Any, name: str, dataset: Any) -> Any:
 def _data(options: argparse.Namespace) -> Any:
     shape = " and ".join(name for name in ("--rows", "--field") if getattr(options, name[2:]) is not None)
     if options.path and shape:
-        raise ValueError(
-            f"{shape} is of a dataset that does not exist yet: leave it out, or the path {options.path[0]}"
-        )
+        raise ValueError(f"{shape}: of a dataset that does not exist yet; leave it out, or the path {options.path[0]}")
     if not (options.path or shape):
         raise ValueError("give a path, or --rows and --field of a dataset that does not exist yet")
     if options.path:
@@ -178,9 +177,12 @@ def _field(text: str) -> tuple[str, tuple[str, tuple[int, ...]]]:
     name, _, rest = text.partition(":")
     dtype, _, sides = rest.partition(":")
     try:
-        return name, (dtype, tuple(int(side) for side in sides.replace("x", ",").split(",") if side))
-    except ValueError:
-        raise ValueError(f"--field: expected NAME:DTYPE:SHAPE such as stim:uint8:425,425,3, got {text!r}") from None
+        as_torch_dtype(dtype)
+        return name, (dtype, tuple(int(side) for side in sides.split(",") if side))
+    except (TypeError, ValueError) as error:
+        why = f"; {error}" if dtype and isinstance(error, TypeError) else ""
+        expected = "expected NAME:DTYPE:SHAPE such as stim:uint8:425,425,3"
+        raise ValueError(f"--field: {expected}, got {text!r}{why}") from None
 
 
 def _settings(options: argparse.Namespace, data: Any) -> dict[str, Any]:

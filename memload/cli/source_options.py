@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from memload.dataset.dataset import Dataset
-from memload.dataset.groups import concat
 from memload.dataset.joining import How, join
 from memload.dataset.matlab import open_matlab
-from memload.dataset.opening import open  # noqa: A004 - memload's own
+from memload.dataset.opening import (
+    one_after_the_other,
+    open,  # noqa: A004 - memload's own
+)
 from memload.dataset.zipping import zip  # noqa: A004 - memload's own
 from memload.formats.keyed_paths import keys_of
 from memload.formats.matlab import is_matlab
 from memload.formats.paths import is_remote, paths_of
+from memload.sizes import counted
 
 
-def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None, how: How | None) -> Dataset:
+class UnevenError(ValueError):
+    """Sources that are to be put side by side differ in their numbers of rows, which `figures` states."""
+
+    def __init__(self, figures: str) -> None:
+        super().__init__(f"{figures}. {_EVEN}")
+        self.figures = figures
+
+
+def open_sources(
+    sources: Sequence[str], stated: dict[str, Any], on: str | None, how: How | None, target: str = "DST"
+) -> Dataset:
     """Open sources as one dataset: those of one name are concatenated, those of different names are put side by side.
 
     Args:
@@ -26,11 +41,12 @@ def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None,
         stated: arguments of `memload.open`.
         on: fields by which rows of different names are joined, such as "session,trial"; None joins them in order.
         how: as in `memload.join`.
+        target: the directory to make, for messages.
 
     Raises:
-        ValueError: they cannot be put side by side.
+        ValueError: they cannot be put side by side, or those of one name are not alike.
     """
-    members: dict[str, list[Dataset]] = {}
+    members: dict[str, list[tuple[str, Dataset]]] = {}
     keys: dict[str, list[str]] = {}
     for source in sources:
         name, path = name_and_value(source)
@@ -39,8 +55,9 @@ def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None,
         own = [field for field in dataset.fields if field not in added]
         label = name or " and ".join(own)
         keys[label] = added
-        members.setdefault(label, []).append(dataset.rename({own[0]: name}) if name and len(own) == 1 else dataset)
-    parts = {label: parts[0] if len(parts) == 1 else concat(parts) for label, parts in members.items()}
+        named = dataset.rename({own[0]: name}) if name and len(own) == 1 else dataset
+        members.setdefault(label, []).append((path, named))
+    parts = {label: _concatenated(given, target) for label, given in members.items()}
     if on is not None:
         return _joined(parts, on.split(","), how)
     if how is not None:
@@ -51,7 +68,48 @@ def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None,
             f"{', '.join(parts)} have the keys {', '.join(shared)}: --on {','.join(shared)} puts rows with the same "
             "keys side by side"
         )
+    if len({len(part) for part in parts.values()}) > 1:
+        raise UnevenError(_uneven(parts))
     return zip(**parts)
+
+
+_EVEN = (
+    "Fields side by side have equally many: write each into a set of its own, or give --on FIELD, which finds rows by "
+    "a field that all have"
+)
+
+
+def _uneven(parts: Mapping[str, Dataset]) -> str:
+    listed = ", ".join(f"{name} has {counted(len(part), 'row')}" for name, part in parts.items())
+    return f"the numbers of rows differ: {listed}"
+
+
+def _concatenated(given: Sequence[tuple[str, Dataset]], target: str) -> Dataset:
+    """Return the rows of all sources of one name; the error of those that are not alike has the next step."""
+    paths, parts = [path for path, _ in given], [part for _, part in given]
+    try:
+        return one_after_the_other(paths, parts)
+    except ValueError as error:
+        raise ValueError(f"{error}; {as_fields(paths, parts, target)}") from None
+
+
+def as_fields(paths: Sequence[str], parts: Sequence[Dataset], target: str = "DST") -> str:
+    """Return how sources that are not alike can be written, for messages.
+
+    Args:
+        paths: those of the sources.
+        parts: what is in each.
+        target: the directory to make.
+    """
+    names = [re.sub(r"\W+", "_", Path(path).stem).strip("_") for path in paths]
+    names = [name if name and names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names)]
+    if len({len(part) for part in parts}) > 1:
+        return _uneven(dict(builtins.zip(paths, parts, strict=True))) + ", so write each into a set of its own"
+    taken = [name for part in parts if len(part.fields) > 1 for name in part.fields]
+    if len({*taken}) < len(taken):
+        return "write each into a set of its own"
+    sources = [shlex.quote(f"{name}={path}") for name, path in builtins.zip(names, paths, strict=True)]
+    return f"to make them fields side by side, name each: `memload write {' '.join(sources)} {shlex.quote(target)}`"
 
 
 def _opened(path: str, stated: dict[str, Any]) -> Dataset:
@@ -95,10 +153,8 @@ def open_data(sources: Sequence[str], stated: dict[str, Any], on: str | None, ho
     if on is not None or how is not None or any(name_and_value(source)[0] for source in sources):
         try:
             return open_sources(sources, stated, on, how)
-        except ValueError as error:
-            if "number of rows" not in str(error):
-                raise
-            raise ValueError(f"{error}. Data sets of their own are given as paths without NAME=") from None
+        except UnevenError as error:
+            raise ValueError(f"{error.figures}. Data sets of their own are given as paths without NAME=") from None
     try:
         return open(sources, **stated)
     except ValueError:

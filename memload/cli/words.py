@@ -9,7 +9,7 @@ _VALUE = r"""\[[^]]*\]|\([^)]*\)|\{[^}]*\}|"[^"]*"|'[^']*'|[\w.]*\w"""
 _ARGUMENT = re.compile(rf"(?<![\w./=-])([a-z][a-z_]*)=(?=((?:{_VALUE})?))\2(?![=/])")
 _SUBJECT = re.compile(r"^([a-z][a-z_]*)(?= (?:is|must|takes)\b)")
 _ITEM = re.compile(r"""["']([^"']*)["'](?:: *["']?([^"',}]*)["']?)?""")
-_TWICE = re.compile(r"(--[\w-]+)((?: [^\s,()]+)?)(?: \(\1(?:\2)?\)|,? or \1\2(?![\w-]),?)")
+_OF_HEIGHT_AND_WIDTH = ("--size", "--crop")  # options whose values are 480x640
 
 
 def in_options(text: str, options: Collection[str], given: Sequence[str] = ()) -> str:
@@ -26,7 +26,7 @@ def in_options(text: str, options: Collection[str], given: Sequence[str] = ()) -
     Example:
         >>> in_options("x.npz: pick those that belong together by key=[...], or call f(key='x')", ["--key"])
         "x.npz: pick those that belong together by --key, or call f(key='x')"
-        >>> in_options("as in cast={'data': 'bfloat16'}; append=True, or --append, adds", ["--cast", "--append"])
+        >>> in_options("as in cast={'data': 'bfloat16'}; append=True adds", ["--cast", "--append"])
         'as in --cast data=bfloat16; --append adds'
     """
 
@@ -37,7 +37,7 @@ def in_options(text: str, options: Collection[str], given: Sequence[str] = ()) -
 
     begun = _SUBJECT.sub(lambda found: option if (option := _named(found[1])) in options else found[1], text)
     calls = _in_calls(begun)
-    return _TWICE.sub(r"\1\2", _ARGUMENT.sub(said, begun))
+    return _ARGUMENT.sub(said, begun)
 
 
 def _named(argument: str) -> str:
@@ -50,7 +50,7 @@ def _said(option: str, value: str) -> str:
         pairs = _ITEM.findall(value)
         return " ".join(f"{option} {name}{other and f'={other}'}" for name, other in pairs) or option
     if value.startswith("("):
-        value = value[1:-1].replace(" ", "").rstrip(",")
+        value = value[1:-1].replace(" ", "").rstrip(",").replace(",", "x" if option in _OF_HEIGHT_AND_WIDTH else ",")
     return f"{option} {value.strip(chr(34) + chr(39))}" if value not in ("", "True", "...") else option
 
 

@@ -148,7 +148,7 @@ def _opened(options: argparse.Namespace) -> tuple[str, Dataset]:
         warnings.simplefilter("ignore", LayoutWarning)  # its advice is to run this command
         axis = _named("--axis", options.axis, _axis)
         how = stated(options) | ({} if axis is None else {"axis": axis})
-        return target, open_sources(sources, how, options.on, options.how)
+        return target, open_sources(sources, how, options.on, options.how, target)
 
 
 def _conversions(options: argparse.Namespace) -> dict[str, Any]:
@@ -232,9 +232,20 @@ def _part(text: str) -> PartNumber:
     return PartNumber(int(part), int(parts))
 
 
+def _stated_rows(path: str) -> Any:
+    """Return the row numbers in a .npy file, or the bool of each row."""
+    rows = load_array(path)
+    if rows.ndim != 1 or rows.dtype.kind not in "bui":
+        raise ValueError(
+            f"--rows {path}: expected row numbers, or a bool for each row, in one dimension; got {rows.dtype} with the "
+            f"shape {rows.shape}"
+        )
+    return rows
+
+
 def _rows(text: str, length: int) -> Any:
     if text.endswith(".npy"):
-        return load_array(text)
+        return _stated_rows(text)
     try:
         parts = [int(part) if part else None for part in text.split(":")]
         if not 2 <= len(parts) <= 3:

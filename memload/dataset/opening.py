@@ -132,7 +132,7 @@ def open(  # noqa: A001 - users call it memload.open
     found = places_of(given)
     places = [place.path for place in found]
     parts = with_keys([open_one(place, stated) for place in places], found, row_field, file_field)
-    dataset = _one_after_the_other(places, [Dataset(part) for part in parts])
+    dataset = one_after_the_other(places, [Dataset(part) for part in parts])
     if max_open_files is not None:
         from memload.formats.open_files import bounded
 
@@ -176,11 +176,16 @@ def _open_remote(
     if local := [one for one in given if not is_remote(one)]:
         raise TypeError(f"{local[0]}: a path beside addresses of stores; open each by itself, and join them by concat")
     places = [Path(str(one)) for one in given]
-    dataset = _one_after_the_other(places, [Dataset(opened_remote(one, stated, cache, cache_bytes)) for one in given])
+    dataset = one_after_the_other(places, [Dataset(opened_remote(one, stated, cache, cache_bytes)) for one in given])
     return dataset if tier is Tier.MMAP else dataset.with_tier(tier, **tier_options)
 
 
-def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
+def one_after_the_other(places: Sequence[PathLike], parts: Sequence[Dataset]) -> Dataset:
+    """Return the rows of all parts as one dataset.
+
+    Raises:
+        ValueError: their fields differ; the message lists the places.
+    """
     first, *others = parts
     try:
         return first.concat(*others) if others else first
@@ -245,7 +250,7 @@ def _open_stated(path: Path, stated: Stated) -> dict[str, Field]:
         offset = _count(stated.offset or 0)
     except (TypeError, ValueError):
         counts = f"{stated.shape!r} and {stated.offset or 0!r}"
-        raise ValueError(f"{path}: shape and offset must be counts, got {counts}") from None
+        raise ValueError(f"{path}: shape= and offset= must be counts, got {counts}") from None
     if stated.key is not None or stated.trust is not None:
         raise TypeError(f"{path}: bare rows have no names and no classes; leave out key= and trust=")
     if is_directory(path):

@@ -164,7 +164,7 @@ def _start(path: Path) -> bytes:
     with path.open("rb") as file:
         start = file.read(_START)
     if not start:
-        raise FormatError(f"{path}: an empty file; expected {known()}")
+        raise FormatError(f"{path}: an empty file: get it again, or write it anew")
     return start
 
 

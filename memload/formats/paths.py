@@ -219,7 +219,7 @@ def what_a_folder_has(folder: Path, index: str) -> str:
         return "it has videos, which `memload write` decodes into recordings: memload write DIR/*.mp4 DST"
     one = next((suffix for suffix in _ARRAYS if any(name.lower().endswith(suffix) for name in names)), None)
     if one:
-        return f"its files open one by one, or as one dataset by a pattern: memload.open({str(folder / f'*{one}')!r})"
+        return f"its files open one by one, or as one dataset by a pattern, such as {str(folder / f'*{one}')!r}"
     what = "nothing in it is what memload opens" if names else "it is empty"
     return f"{what}; memload.write makes a set, and a writer that was interrupted leaves none"
 

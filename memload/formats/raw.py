@@ -28,10 +28,11 @@ def open_raw(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...], 
         raise FormatError(f"{path}: the file has {size} bytes, so nothing begins at offset {offset}")
     rows, rest = divmod(size - offset, row_bytes)
     if rest:
+        header = f", of which {size - offset} from offset {offset} on" if offset else ""
         raise FormatError(
-            f"{path}: {size - offset} bytes from offset {offset} on are {counted(rows, 'row')} of "
-            f"{describe(dtype, shape)} "
-            f"({row_bytes} bytes each) and {rest} bytes more; check dtype, shape (of one row) and offset"
+            f"{path}: the file has {size} bytes{header}, which are {counted(rows, 'row')} of {describe(dtype, shape)}, "
+            f"{counted(row_bytes, 'byte')} each, and a remainder of {counted(rest, 'byte')}; check dtype=, "
+            "shape= (of one row) and offset="
         )
     storage = Storage.map_file(str(path.absolute()))
     return {name: Field(dtype, shape, Column(row_bytes, [(storage, offset, rows, row_bytes)]))}

@@ -133,7 +133,7 @@ class Video:
             if shape is not None and made.shape != shape:
                 raise FormatError(
                     f"{self._path}: frame {number:,} is {made.shape[:2]}, and those before it {shape[:2]} (height, "
-                    "width): give them one size, by size= or --size"
+                    "width): give them one size, by size="
                 )
             shape = made.shape
             self.rotation = self.rotation or (frame.rotation if frame.rotation % 90 else 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from memload.errors import FormatError
 from memload.formats.packages import package
-from memload.formats.paths import IMAGES
+from memload.formats.paths import IMAGES, is_remote, nothing_at
 from memload.memory.threads import ThreadPool
 from memload.progress import bar
 from memload.sizes import counted
@@ -81,6 +81,13 @@ def stem_of(name: str) -> str:
     return str(Path(name).with_suffix(""))
 
 
+def local(folder: str | os.PathLike[str]) -> Path:
+    """Return a folder of this machine as a path; raises ValueError for the address of a store."""
+    if is_remote(folder):
+        raise ValueError(f"{folder}: images are read from a folder of this machine: copy them to one")
+    return Path(folder)
+
+
 def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
     """Return the JPEG and PNG files in and below a folder by their stems, in order, and the names of other files.
 
@@ -90,8 +97,9 @@ def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
     """
     place = Path(folder)
     if not place.is_dir():
-        kind = NotADirectoryError if place.exists() else FileNotFoundError
-        raise kind(f"{place}: expected a folder of images")
+        if place.exists():
+            raise NotADirectoryError(f"{place}: a file; give the folder that has the images, such as {place.parent}")
+        raise FileNotFoundError(f"{place}: {nothing_at(place)}; give a folder of JPEG or PNG files")
     names = sorted(path.relative_to(place).as_posix() for path in _files(place))
     undecodable = [name for name in names if not _is_utf8(name)]
     if undecodable:
@@ -134,7 +142,7 @@ def with_suffix(masks: Mapping[str, Path], suffix: str) -> dict[str, Path]:
     """Return masks by the names of their images, which lack a suffix. Raises ValueError if a mask does not have it."""
     if others := [stem for stem in masks if not stem.endswith(suffix)]:
         what = counted(len(others), "mask does", "masks do")
-        raise ValueError(f"mask_suffix={suffix!r} (--mask-suffix): {what} not end so: {listed(others)}")
+        raise ValueError(f"mask_suffix={suffix!r}: {what} not end so: {listed(others)}")
     return {stem.removesuffix(suffix): file for stem, file in masks.items()}
 
 
@@ -148,7 +156,7 @@ def pair_up(images: Mapping[str, Any], masks: Mapping[str, Any]) -> None:
             (no_image, "mask has no image of its name", "masks have no image of their name"),
         )
         suffix = _common_suffix(images, masks)
-        hint = f". All match with mask_suffix={suffix!r} (--mask-suffix)" if suffix else ""
+        hint = f". All match with mask_suffix={suffix!r}" if suffix else ""
         raise ValueError("images and masks are matched by their names without suffix; " + "; ".join(parts) + hint)
 
 
@@ -178,10 +186,9 @@ def one_size(pairs: Sequence[Pair]) -> tuple[int, int]:
     height, width = counts.most_common(1)[0][0]
     raise ValueError(
         f"the images have {len(counts)} sizes, and the rows of a set have one. Height x width: {sizes}{more}. "
-        f"Choose: size={min(height, width)} (--size {min(height, width)}) makes squares of all, "
-        f'size=({height}, {width}) (--size {height}x{width}) is the most frequent size; fit="stretch" changes '
-        'the proportions, fit="crop" cuts off the edges, fit="pad" adds a border. Or put each size into a '
-        "folder of its own, and write a set of each"
+        f"Choose: size={min(height, width)} makes squares of all, size=({height}, {width}) is the most frequent "
+        'size; fit="stretch" changes the proportions, fit="crop" cuts off the edges, fit="pad" adds a border. Or put '
+        "each size into a folder of its own, and write a set of each"
     )
 
 

@@ -105,8 +105,8 @@ def joined(
     errors = [] if skip_unmatched else unmatched[:]
     errors += counted_lists((duplicates, "image has several rows", "images have several rows"))
     if errors:
-        skip = "; skip_unmatched=True (--skip-unmatched) leaves them out" if len(errors) > bool(duplicates) else ""
-        more = "; given as table= (--table), each row becomes a row of the set, and images are stored once"
+        skip = "; skip_unmatched=True leaves them out" if len(errors) > bool(duplicates) else ""
+        more = "; given as table=, each row becomes a row of the set, and images are stored once"
         raise ValueError(f"{table.name}: {'; '.join(errors)}{skip}{more if duplicates else ''}")
     if not counts:
         raise ValueError(f"{table.name}: no row of it names an image in {images}")

@@ -68,7 +68,7 @@ def read_table(given: Any, image_column: str | None = None) -> Table:
     if key is None or key not in columns:
         where = "its first line needs" if path is not None and _is_csv(path) else "it needs a column"
         wanted = repr(image_column) if image_column else f"one of {', '.join(KEYS)}"
-        remedy = "" if image_column else "; image_column= (--image-column) names another one"
+        remedy = "" if image_column else "; image_column= names another one"
         raise ValueError(
             f"{name}: {where} {wanted}, which names the image{remedy}. It has {_columns(columns)}{_separator(columns)}"
         )
@@ -205,7 +205,7 @@ def _check_columns(where: str, columns: Iterable[str], key: str) -> None:
     if reserved:
         raise ValueError(
             f"{where}: the set has fields named {reserved} already: rename these columns, or, if one of them names the "
-            "image of a row, give it as image_column= (--image-column)"
+            "image of a row, give it as image_column="
         )
 
 

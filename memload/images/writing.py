@@ -29,6 +29,7 @@ from memload.images.files import (
     find,
     in_turn,
     listed,
+    local,
     one_size,
     pair_up,
     pillow,
@@ -134,7 +135,7 @@ def write_images(
     if mask_suffix and masks is None:
         raise ValueError("mask_suffix= is for the names of masks: give their folder, masks=")
     album = _album(
-        Path(images), None if masks is None else Path(masks), mask_suffix, options, threads, skip_damaged, progress
+        local(images), None if masks is None else local(masks), mask_suffix, options, threads, skip_damaged, progress
     )
     pixels = _pixels(album, size, fit, crop, mode, pad_value, mask_pad_value, progress)
     plan = album.fingerprint() | {"pixels": str(pixels), "Pillow": _pillow_version()} if resume else None
@@ -213,7 +214,7 @@ def _album(
     damaged += damaged_masks
     if damaged and not skip_damaged:
         raise FormatError(
-            f"{images}: {counted(len(damaged), 'damaged image')}, which skip_damaged=True (--skip-damaged) would "
+            f"{images}: {counted(len(damaged), 'damaged image')}, which skip_damaged=True would "
             "leave out: "
             f"{listed([str(image) for image in damaged])}"
         )
@@ -285,7 +286,7 @@ def _pixels(
     if fit not in FITS:
         raise ValueError(f"fit is one of {', '.join(FITS)}; got {fit!r}")
     if fit != "pad" and not (pad_value is None and mask_pad_value is None):
-        raise ValueError(f'pad_value= and mask_pad_value= are for fit="pad" (--fit pad), not for {fit!r}')
+        raise ValueError(f'pad_value= and mask_pad_value= are for fit="pad", not for {fit!r}')
     sides, kept = sides_of("size", size), sides_of("crop", crop)
     if sides is not None and sides[0] * sides[1] > _MOST_PIXELS:
         raise ValueError(f"size {size!r}: rows of more than {_MOST_PIXELS:,} pixels are not supported")
@@ -302,7 +303,7 @@ def _pixels(
     wide_masks = any(pair.mask is not None and pair.mask.mode.startswith("I") for pair in album.pairs)
     whole = sides or one_size(album.pairs)
     if kept is not None and (kept[0] > whole[0] or kept[1] > whole[1]):
-        raise ValueError(f"crop (--crop) keeps a part of images of {whole[0]} x {whole[1]}; got {kept[0]} x {kept[1]}")
+        raise ValueError(f"crop keeps a part of images of {whole[0]} x {whole[1]}; got {kept[0]} x {kept[1]}")
     return Pixels(
         chosen,
         whole,

@@ -99,7 +99,8 @@ class Request:
         for name in ("batch_size", "tier", "cache_bytes"):
             value = getattr(self, name)
             if isinstance(value, Mapping):
-                raise ValueError(f"{name} is given by data set, {dict(value)}, and there is one only: leave names out")
+                given = ", ".join(map(str, value))
+                raise ValueError(f"{name} is given by data set, for {given}, and there is one only: leave names out")
 
     def _check_ranks(self) -> None:
         if self.model is None and (self.strategy is not None or self.world_size is not None):

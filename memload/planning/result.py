@@ -182,7 +182,7 @@ class Plan:
             yield f"Chosen: {self.tier_reason}."
         if self.sets:
             yield f"Such data sets that fit: {', '.join(f'{place} {count:,}' for place, count in self.sets.items())}."
-        yield f"Ask for {self.mem}{self._more_for_the_cache()}."
+        yield f"Under Slurm, ask for {self.mem}{self._more_for_the_cache()}."
         for note in (*self.notes, *([str(self.network)] if self.network else [])):
             yield f"{note[0].upper()}{note[1:]}"
         if self.ways_out:

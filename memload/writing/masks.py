@@ -20,7 +20,8 @@ def as_mask(given: Any) -> NDArray[np.bool_]:
     where = f"the mask {given}" if isinstance(given, (str, Path)) else "the mask"
     array = load_array(given) if isinstance(given, (str, Path)) else np.asarray(given)
     if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "buif":
-        raise TypeError(f"{where} is {kind(array)}; expected a bool array, as one .npy file or in memory")
+        what = f"{array.dtype} with the shape {array.shape}" if isinstance(array, np.ndarray) else kind(array)
+        raise TypeError(f"{where} is {what}; expected a bool array, as one .npy file or in memory")
     mask = array.astype(np.bool_)
     if array.dtype != np.bool_ and not np.array_equal(mask, array):
         other = array[(array != 0) & (array != 1)].flat[0]

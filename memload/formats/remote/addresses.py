@@ -21,6 +21,7 @@ FILES = frozenset(
 )
 """Suffixes of what is no set of shards."""
 
+_NO_ACCOUNT = "Account must be specified"  # in the text of an error of obstore's
 _TIMEOUT, _CONNECT = "60s", "10s"
 _WRITING_TIMEOUT = "180s"  # of a piece of an upload, of which several share the link
 _RETRIES = 6  # of each request, by obstore, where it is told to repeat
@@ -171,4 +172,5 @@ class Address:
         except Exception as error:
             if self.local is not None and not self.local.is_dir():
                 raise FileNotFoundError(f"{self.url}: there is no such folder on this machine") from None
-            raise ValueError(f"{self.url}: not an address that obstore can open ({said(error)})") from error
+            account = "; set AZURE_STORAGE_ACCOUNT_NAME" if _NO_ACCOUNT in str(error) else ""
+            raise ValueError(f"{self.url}: not an address that obstore can open ({said(error)}){account}") from error

@@ -109,7 +109,8 @@ def why_no_set(objects: Objects) -> str:
             return PARTS_OF_JOB
         if names:
             return PARTS_HERE
-    return f"no {INDEX_NAME} there, so this is no set of shards of memload's, and no metadata of Zarr"
+    what = f"no {INDEX_NAME} there, so this is no set of shards of memload's, and no metadata of Zarr"
+    return f"{what}; give the folder that has one"
 
 
 @dataclass(frozen=True)

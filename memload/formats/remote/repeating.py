@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,8 +17,21 @@ _ATTEMPTS, _WRITING_ATTEMPTS = 8, 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before the second attempt, and before any other
 _MOST_SAID = 300  # characters of what a store said
 NO_BUCKET = "there is no such bucket"
+_OF_BUCKETS = "check its name, and the endpoint that obstore takes from the environment or from its store object"
 _NO_BUCKET_CODES = ("NoSuchBucket", "ContainerNotFound")  # of S3 and Google, and of Azure
 _NO_TRUST = "InvalidCertificate"  # in the text of an error of obstore's
+_DEBUG = "Debug source:"  # what obstore says from here on is for those who develop it
+_REASON = re.compile(r'\b(?:message|error): "((?:[^"\\]|\\.)*)"')  # in that part: the reason of the system, at the end
+_METADATA = re.compile(  # requests to a service of a cloud machine, which are made where no credentials are stated
+    r"//(?:169\.254\.170\.2/|[^/\s]+/(?:latest/(?:api/token|meta-data/iam/)|computeMetadata/v1/|metadata/identity/))"
+)
+_STATED = {
+    "S3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (~/.aws is not read), or for a public bucket "
+    "AWS_SKIP_SIGNATURE=true",
+    "GCS": "set GOOGLE_APPLICATION_CREDENTIALS, or for a public bucket GOOGLE_SKIP_SIGNATURE=true",
+    "MicrosoftAzure": "set AZURE_STORAGE_ACCOUNT_KEY, or for a public container AZURE_SKIP_SIGNATURE=true",
+}
+_CREDENTIALS = "check the credentials, which obstore takes from the environment or from its store object"
 
 T = TypeVar("T")
 
@@ -85,10 +99,10 @@ class Requests:
         self, name: str, tried: str, error: Exception, begin: int, writing: bool
     ) -> ShardReadError | ShardWriteError:
         url = self.url_of(name)
-        failed = f"{url}: {tried} failed; the last: {said(error)}. Check the network and the store"
+        failed = f"{url}: {tried} failed; the last: {said(error)}. Check the address, the network and the store"
         if writing:
             return ShardWriteError(f"{failed}, and write again", file=url)
-        return ShardReadError(f"{failed}, and go on from the loader's state", file=url, offset=begin)
+        return ShardReadError(f"{failed}; a loop goes on from the loader's state", file=url, offset=begin)
 
     def named(self, name: str, error: Exception) -> Exception:
         """Return the error of a request as what cannot be cured by another one, or else unchanged."""
@@ -97,14 +111,12 @@ class Requests:
         refusals, url, text = obstore.exceptions, self.url_of(name), str(error)
         is_bucket_missing = any(code in text for code in _NO_BUCKET_CODES)
         if isinstance(error, FileNotFoundError) or is_bucket_missing:  # listings have no error of their own
-            missing = NO_BUCKET if is_bucket_missing else "there is no such object"
+            missing = f"{NO_BUCKET}; {_OF_BUCKETS}" if is_bucket_missing else "there is no such object"
             return FileNotFoundError(f"{url}: {missing}")
         refused = (refusals.PermissionDeniedError, refusals.UnauthenticatedError)
         if isinstance(error, refused) or "status code: 403" in text or "status code: 401" in text:
-            return PermissionError(
-                f"{url}: the store refuses it ({said(error)}); check the credentials, which obstore takes from the "
-                "environment or from its store object"
-            )
+            step = "" if _are_credentials_missing(text) else f"; {_CREDENTIALS}"
+            return PermissionError(f"{url}: the store refuses it ({said(error)}){step}")
         if isinstance(error, refusals.AlreadyExistsError):
             return FileExistsError(f"{url}: there is one already")
         return error
@@ -117,7 +129,18 @@ async def _pause(attempts: int) -> None:
 
 
 def said(error: BaseException) -> str:
-    """Return what an error says, in one line of bounded length."""
-    if _NO_TRUST in str(error):
+    """Return what an error says, in one line of bounded length, with what to do if credentials are missing."""
+    text = str(error)
+    if _NO_TRUST in text:
         return "its certificate is not one that this machine trusts; SSL_CERT_FILE names a file of others that are"
-    return " ".join(str(error).split())[:_MOST_SAID]
+    told, _, debugging = text.partition(_DEBUG)
+    if _are_credentials_missing(told):
+        kind = next((kind for kind in _STATED if f"Generic {kind} error" in told), "S3")
+        return f"no credentials are stated, and no metadata service of a cloud machine gives any: {_STATED[kind]}"
+    line, reasons = " ".join(told.split())[:_MOST_SAID], _REASON.findall(debugging)
+    return f"{line}: {reasons[-1]}" if reasons and reasons[-1] not in line else line
+
+
+def _are_credentials_missing(text: str) -> bool:
+    """Return whether the request that failed is one for credentials, which obstore makes where none are stated."""
+    return _METADATA.search(text.partition(_DEBUG)[0]) is not None

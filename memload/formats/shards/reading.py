@@ -142,6 +142,7 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     Raises:
         ChecksumError: bytes differ; `damages` has the shard, field and rows of each place, the message the first 20
             places of each folder.
+        PermissionError: a shard may not be read.
         ShardFormatError: there is no index, or a malformed one.
         ValueError: `path` is the address of a store.
 
@@ -231,6 +232,8 @@ class _Verification:
                     sums = self._sums(file, field, shard, layout, name)
                     found = zip(sums, shard.checksums[name], strict=True)
                     self._report(shard, name, field, (k for k, (got, want) in enumerate(found) if got != want))
+        except PermissionError:  # nothing is known of the bytes
+            raise
         except (ShardFormatError, OSError) as error:
             self.damages.append(Damage(shard.file, str(error)))
         self._first_row += shard.rows

@@ -3,16 +3,18 @@
 import inspect
 import json
 import re
+import textwrap
 
 import numpy as np
 import pytest
 import torch
+from repository import ROOT
 
 import memload
 from memload.cli import demo, doctor, measure, stock_loops
 from memload.cli import main as cli
 from memload.cli.measure import Spread
-from memload.device.cuda_module import driver_version
+from memload.device.cuda_module import CudaState, driver_version
 from memload.memory import budget
 from memload.memory.limits import CONTROL_GROUP, MemoryLimit
 
@@ -109,7 +111,7 @@ def test_the_doctor_says_every_fact_on_one_line(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     names = ["memload", "machine", "CPUs", "instructions", "memcpy", "cache", "huge pages", "memory"]
     assert [line[:16].strip() for line in lines[:8]] == names
-    assert {"pinned memory", "disk", "GPU", "memload._cuda"} <= {line[:16].strip() for line in lines}
+    assert {"pinned memory", "disk"} <= {line[:16].strip() for line in lines}
 
 
 def test_the_options_that_the_doctor_names_are_options_of_the_loader(tmp_path):
@@ -131,16 +133,39 @@ def test_the_doctor_draws_conclusions():
     assert "assumed" in doctor.cache_fact(None).meaning
 
 
-def test_the_doctor_says_what_a_driver_is_too_old_for_and_why_there_is_no_gpu():
-    assert "docker run --gpus all" in doctor.driver_fact(None, {}).meaning
+def test_the_doctor_says_what_a_driver_is_too_old_for():
+    assert doctor.driver_fact(None, {}).value == "of an unknown version", "a GPU that torch reaches has a driver"
     old = doctor.driver_fact("535.129.03", {"torch": "12.8", "memload._cuda": "13.0"})
     assert old.meaning == "memload._cuda: driver 535.129.03 is older than 580, the oldest for CUDA 13"
     assert "torch (CUDA 12.8)" in doctor.driver_fact("535.129.03", {"torch": "12.8", "memload._cuda": ""}).meaning
-    assert "built without CUDA" in doctor.no_gpu_fact(None, "580.65.06").meaning
     assert doctor.copies_fact(55e9, "").value == "55.0 GB/s"
     assert doctor.copies_fact(0.0, "").value == "refused"
     assert "no nvcc" in doctor.copies_fact(None, "no nvcc was found").meaning
-    assert "CUDA_VISIBLE_DEVICES" in doctor.no_gpu_fact("13.0", "580.65.06").meaning
+
+
+_BUILT, _NOT_BUILT = CudaState(False, "", (75, 90), "13.0"), CudaState(False, "")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "kernels", "driver", "found", "step"),
+    [
+        (None, _NOT_BUILT, None, "torch is built without CUDA, memload without its CUDA kernels", "install a torch"),
+        (None, _BUILT, None, "memload with its CUDA kernels, and no NVIDIA driver is loaded", "docker run --gpus all"),
+        ("13.0", _BUILT, None, "torch is built with CUDA 13.0", "load its driver"),
+        (None, _BUILT, "580.65.06", "driver 580.65.06 is loaded", "install a torch that is built with CUDA"),
+        ("13.0", _BUILT, "535.129.03", "driver 535.129.03 is loaded", "driver 535.129.03 is older than 580"),
+        ("13.0", _BUILT, "580.65.06", "driver 580.65.06 is loaded", "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_the_doctor_says_in_one_fact_why_there_is_no_gpu(cuda, kernels, driver, found, step):
+    fact = doctor.no_gpu_fact(cuda, kernels, driver)
+    assert found in fact.meaning
+    assert step in fact.meaning.partition("batches stay on the CPU. ")[2]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_the_doctor_has_one_line_on_it():
+    assert [fact.name for fact in doctor.gpu_facts()] == ["GPU"]
 
 
 @pytest.mark.parametrize(
@@ -156,3 +181,8 @@ def test_the_drivers_version_is_read_of_what_the_kernel_module_says(text, versio
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(text + "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n")
     assert driver_version(tmp_path) == version
+
+
+def test_the_readme_shows_how_the_demo_ends():
+    shown = (ROOT / "README.md").read_text()
+    assert textwrap.indent(demo.NEXT.strip(), "    ") in shown

@@ -61,11 +61,15 @@ def test_a_pattern_opens_as_elsewhere_and_says_if_its_files_form_no_dataset(tmp_
     np.savez("b.npz", stim=np.zeros((6, 2)))
     assert told(capsys, "*.npz")[0].startswith("memload.Dataset: 11 rows")
     np.savez("c.npz", stim=np.zeros((5, 3)))
-    for given, found in ((["*.npz"], "*.npz matches 3 paths"), (["a.npz", "c.npz"], "there are 2 paths")):
+    step = "; to make them fields side by side, name each: `memload write a=a.npz c=c.npz DST`"
+    for given, found, last in (
+        (["*.npz"], "*.npz matches 3 paths", ""),
+        (["a.npz", "c.npz"], "there are 2 paths", step),
+    ):
         assert main(["info", *given]) == 2
         said = capsys.readouterr().err
         assert said.startswith("memload: these are no one dataset: field 'stim' is float64 (3,)")
-        assert said.endswith(f"; {found}: to see what each has, give one, such as a.npz\n")
+        assert said.endswith(f"; {found}: to see what each has, give one, such as a.npz{last}\n")
 
 
 def test_a_pattern_that_one_file_matches_lists_its_arrays(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,12 @@ def made(tmp_path_factory):
     here = tmp_path_factory.mktemp("made")
     rows = torch.arange(320, dtype=torch.float32).reshape(80, 4)
     np.save(here / "x.npy", rows.numpy())
+    np.save(here / "a b.npy", np.arange(80))
+    np.save(here / "y.npy", np.arange(9))
+    np.save(here / "none.npy", np.zeros((0, 4)))
+    np.save(here / "complex.npy", np.zeros((80, 4), np.complex64))
+    (here / "nothing").touch()
+    (here / "raw").write_bytes(bytes(40))
     memload.write(here / "set", {"x": rows}, progress=False)
     memload.write_part(here / "parts", {"x": rows}, part=0, parts=1)
     memload.open(here / "set").map(_twice).cache(here / "cached", progress=False)
@@ -78,6 +85,13 @@ def test_every_command_has_json_on_standard_output_alone(command, folder, capsys
         assert keys <= set(json.loads((folder / "kept.json").read_text()))
 
 
+def test_a_removal_of_nothing_says_so(folder, capsys):
+    assert main(["cache", "rm", "cached", "--all"]) == 0
+    assert capsys.readouterr().out.startswith("removed ")
+    assert main(["cache", "rm", "cached", "--all"]) == 0
+    assert capsys.readouterr().out == "cached: there is nothing to remove\n"
+
+
 def test_json_does_not_take_a_path_for_its_file(folder, capsys):
     assert main(["info", "--json", "set"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 80
@@ -120,7 +134,7 @@ WRONG = [
     (["bench", "--rounds", "many"], "argument --rounds: invalid int value: 'many'", "`memload bench --help`"),
     (["verify"], "the following arguments are required: path", "`memload verify --help` lists what it takes."),
     (["info", "set", "--json=nowhere/x"], "--json nowhere/x: there is no folder", "nowhere"),
-    (["info", "no_such.npy"], "no_such.npy", "x.npy"),
+    (["info", "no_such.npy"], "no_such.npy: there is nothing at this path", "similar names there"),
     (["write", "x.npy"], "expected what to convert and the directory to make", "memload write [options]"),
     (["write"], "expected what to convert and the directory to make", "memload write [options]"),
     (["verify", "x.npy"], "x.npy", "memload"),
@@ -146,6 +160,40 @@ WRONG = [
     (["seal", "."], "no parts of a set are here", "`memload write --part`"),
     (["plan", "x.npy", "--plot", "x.docx"], "--plot x.docx: an image ends in .png", "that matplotlib writes"),
     (["monitor", "--plot", "m.jsonl", "--out", "x.svg"], "--out x.svg: the plot is a PNG", "end its name in .png"),
+    (
+        ["info", "raw", "--dtype", "int8", "--shape", "7"],
+        "raw: the file has 40 bytes",
+        "5 bytes; check --dtype, --shape (of one row) and",
+    ),
+    (["write", "x.npy", "a b.npy", "o"], "in dataset 1", "name each: `memload write x=x.npy 'a_b=a b.npy' o`"),
+    (["write", "x.npy", "y.npy", "o"], "x.npy has 80 rows, y.npy has 9 rows", "write each into a set of its own"),
+    (["write", "x=x.npy", "y=y.npy", "o"], "x has 80 rows, y has 9 rows", "into a set of its own, or give --on FIELD"),
+    (["info", "x.npy", "a b.npy"], "in dataset 1", "name each: `memload write x=x.npy 'a_b=a b.npy' DST`"),
+    (["bench", "none.npy"], "none.npy: it has no rows", "give a path that has some"),
+    (["write", "--images", "sett", "o"], "sett: there is nothing at this path", "'set'; give a folder of JPEG or PNG"),
+    (["info", "x.npy", "--plot", ""], "--plot .: a folder", "give the name of a file"),
+    (["info", "x.npy", "--json=set"], "--json set: a folder", "give the name of a file"),
+    (["write", "x.npy", "o", "--rows", "x.npy"], "--rows x.npy: expected row numbers", "in one dimension; got float32"),
+    (["write", "x.npy", "o", "--mask", "complex.npy"], "the mask complex.npy is complex64", "expected a bool array"),
+    (["plan", "x.npy", "--batch-size", "set=3"], "--batch-size is given by data set, for set, and", "leave names out"),
+    (["plan", "x.npy", "--rows", "5"], "--rows: of a dataset that does not exist yet", "leave it out, or the path"),
+    (["plan", "--rows", "5", "--field", "x"], "--field: expected NAME:DTYPE:SHAPE", "such as stim:uint8:425,425,3"),
+    (["plan", "--rows", "5", "--field", "x:intt:3"], "got 'x:intt:3'; not a dtype: 'intt'", "known are bfloat16"),
+    (["demo", "--folder", "nowhere"], "--folder nowhere: no such folder", "name one that is there"),
+    (["monitor", "1", "--out", "x.png"], "--out x.png: where the plot of --plot LOG goes", "which is not given"),
+    (["info", "parts"], "parts of a set are here", "which `memload seal`, or memload.seal, makes one set of"),
+    (["info", "nothing"], "nothing: an empty file", "get it again, or write it anew"),
+    (
+        ["info", "raw", "--dtype", "int8", "--shape", "-1"],
+        "raw: --shape and --offset must be counts",
+        "got (-1,) and 0",
+    ),
+    (["write", "--images", "s3://box/x", "o"], "s3://box/x: images are read from a folder", "copy them to one"),
+    (["write", "--images", ".", "o", "--size", "20,24"], "--size: expected a number of pixels", "as in 480x640"),
+    (["info", "raw", "--dtype", "int8", "--shape", "8x5"], "--shape: expected sides", "such as 425,425,3"),
+    (["plan", "--rows", "9", "--field", "x:int8:8x5"], "--field: expected NAME:DTYPE:SHAPE", "stim:uint8:425,425,3"),
+    (["cache", "list", "s3://box/x"], "s3://box/x: a cache lies on a disk", "give its folder"),
+    (["write", "--images", "x.npy", "o"], "x.npy: a file", "give the folder that has the images"),
     (["info", "x.npy", "--plot", "nowhere/x.png"], "--plot nowhere/x.png: there is no folder", "make it"),
 ]
 
@@ -166,8 +214,39 @@ def test_an_error_is_one_line_with_the_next_step(folder, capsys, arguments, what
 
 @pytest.mark.parametrize("command", ["info", "plan", "bench", "monitor --plot", "cache list", "verify", "write"])
 def test_the_error_of_a_file_that_opens_and_cannot_be_read_names_it(command, folder, capsys):
-    assert main([*command.split(), "/proc/self/mem", *(["made"] if command == "write" else [])]) == 2
+    target = {"write": ["made"], "monitor --plot": ["--out", "made.png"]}.get(command, [])
+    assert main([*command.split(), "/proc/self/mem", *target]) == 2
     assert capsys.readouterr().err.startswith("memload: /proc/self/mem: ")
+
+
+_WITHOUT_RIGHTS = """
+import os, sys
+import memload.cli.info, memload.cli.verify
+from memload.cli.main import main
+os.seteuid(65534)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who may not read")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify", "set"], "set/shard-00000.safetensors: Permission denied; give a path that you may read and write"),
+        (["info", "x.npy", "--json=shut/x"], "--json shut/x: this process may not write to"),
+    ],
+)
+def test_what_may_not_be_read_or_written_is_said_at_once(folder, arguments, said):
+    for part in (folder, *folder.parents[:2]):
+        part.chmod(0o755)
+    (folder / "set" / "shard-00000.safetensors").chmod(0)
+    (folder / "shut").mkdir()
+    (folder / "shut").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_RIGHTS, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith(f"memload: {said}")
 
 
 def test_an_error_of_the_system_without_a_file_says_how_to_find_it():
@@ -181,10 +260,12 @@ WORDS = [
     ("cast={'x': 'bfloat16', 'y': 0.5}", "--cast x=bfloat16 --cast y=0.5"),
     ("dtype= and shape=(8, 8) stated", "--dtype and --shape 8,8 stated"),
     ('tier="ram" takes 10 TB', "--tier ram takes 10 TB"),
-    ("skip_damaged=True (--skip-damaged) leaves them out", "--skip-damaged leaves them out"),
-    ("mask_suffix='_m' (--mask-suffix): 3", "--mask-suffix _m: 3"),
-    ('(tier="ram" or --tier ram keeps it)', "(--tier ram keeps it)"),
-    ("exists already (append=True, or --append, adds to it)", "exists already (--append adds to it)"),
+    (
+        "size=(480, 640) is the most frequent, size=96 makes squares",
+        "--size 480x640 is the most frequent, --size 96 makes squares",
+    ),
+    ("skip_damaged=True leaves them out", "--skip-damaged leaves them out"),
+    ("mask_suffix='_m': 3", "--mask-suffix _m: 3"),
     ("tier is one of 'mmap', 'direct'; got 'attic'", "--tier is one of 'mmap', 'direct'; got 'attic'"),
     ("call memload.open(path, key='x')", "call memload.open(path, key='x')"),
     ("no_option=3, x.key=3, key==3", "no_option=3, x.key=3, key==3"),
@@ -194,8 +275,19 @@ WORDS = [
 
 @pytest.mark.parametrize(("python", "options"), WORDS, ids=[one[0] for one in WORDS])
 def test_arguments_of_python_become_options(python, options):
-    known = ["--key", "--cast", "--dtype", "--shape", "--tier", "--skip-damaged", "--mask-suffix", "--append"]
+    known = ["--key", "--size", "--cast", "--dtype", "--shape", "--tier", "--skip-damaged", "--mask-suffix", "--append"]
     assert in_options(python, known, ["info", "key=4.npy"]) == options
+
+
+def test_the_sizes_that_an_error_offers_are_spelled_as_the_option_takes_them(tmp_path, capsys):
+    pillow = pytest.importorskip("PIL.Image")
+    for name, size in (("a", (24, 20)), ("b", (24, 20)), ("c", (9, 9))):
+        pillow.new("L", size).save(tmp_path / f"{name}.png")
+    words = ["write", "--images", str(tmp_path), str(tmp_path / "made"), "--quiet"]
+    assert main(words) == 2
+    offered = re.findall(r"--size \S+", capsys.readouterr().err)
+    assert offered == ["--size 20", "--size 20x24"]
+    assert main([*words, *offered[1].split()]) == 0
 
 
 def test_every_command_speaks_of_its_own_options(folder, capsys):

@@ -78,7 +78,7 @@ def test_a_plan_is_a_table_with_its_notes():
     assert [row[0] for row in shown.rows if row[0] in ("RAM", "disk")] == ["RAM", "disk"]
     assert all(len(row) == 4 for row in shown.rows)
     assert shown.other[0].startswith("3,000 rows of 9 MB")
-    assert any(note.startswith("Ask for --mem=") for note in shown.other)
+    assert any(note.startswith("Under Slurm, ask for --mem=") for note in shown.other)
 
 
 def test_numbers_are_set_to_the_right():

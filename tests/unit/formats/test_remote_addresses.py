@@ -4,11 +4,13 @@ import datetime
 import http.server
 import ipaddress
 import os
+import socket
 import ssl
 import subprocess
 import sys
 import threading
 
+import obstore
 import pytest
 import torch
 from cryptography import x509
@@ -18,7 +20,7 @@ from obstore.store import HTTPStore
 
 import memload
 from memload.formats.remote.addresses import Address
-from memload.formats.remote.repeating import Requests
+from memload.formats.remote.repeating import Requests, said
 
 
 class RangeHandler(http.server.SimpleHTTPRequestHandler):
@@ -143,4 +145,54 @@ def test_an_endpoint_without_tls_may_be_that_of_any_store(name, value, is_allowe
 @pytest.mark.parametrize("code", ["NoSuchBucket", "ContainerNotFound"])
 def test_a_missing_bucket_or_container_is_named_in_any_request(code):
     error = Requests("az://box/a", 1.0).named("x", OSError(f"404 Not Found: <Error><Code>{code}</Code></Error>"))
-    assert (type(error), str(error)) == (FileNotFoundError, "az://box/a/x: there is no such bucket")
+    assert type(error) is FileNotFoundError
+    assert str(error).startswith("az://box/a/x: there is no such bucket; check its name, and the endpoint")
+
+
+@pytest.fixture
+def metadata_service(monkeypatch):
+    """A service of a cloud machine that has no credentials to give, and an environment that has none."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+
+    class Refusing(RangeHandler):
+        def do_PUT(self):
+            self.send_error(403)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield
+        server.shutdown()
+
+
+def test_an_environment_without_credentials_is_told_in_one_line(metadata_service):
+    with pytest.raises(PermissionError) as caught:
+        memload.open("s3://bucket/x")
+    said = str(caught.value)
+    assert said.startswith("s3://bucket/x/index.json: the store refuses it (no credentials are stated, and no metadata")
+    assert said.endswith(
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (~/.aws is not read), or for a public bucket "
+        "AWS_SKIP_SIGNATURE=true)"
+    )
+
+
+def test_an_azure_address_without_an_account_is_told_to_name_one(monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ValueError, match=r"\(.*Account must be specified\); set AZURE_STORAGE_ACCOUNT_NAME$"):
+        memload.open("az://container/x")
+
+
+def test_a_refused_connection_is_said_by_the_reason_of_the_system():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        store = HTTPStore(
+            f"http://127.0.0.1:{closed.getsockname()[1]}/x",
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        with pytest.raises(obstore.exceptions.GenericError) as caught:
+            obstore.get(store, "index.json")
+    assert said(caught.value).endswith("error sending request: Connection refused")
+    assert "Debug" not in said(caught.value)

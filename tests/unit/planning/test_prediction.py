@@ -92,7 +92,7 @@ def test_what_does_not_fit_here_is_not_measured_and_the_figures_say_why(capsys):
     shape = ["--rows", "900000000", "--field", "x:uint8:1000000", "--tier", "ram", "--ram", "999TB", "--disk", "999TB"]
     assert main(["plan", *shape, "--batch-size", "8", "--measure", "2"]) == 2
     said = capsys.readouterr()
-    assert "Ask for --mem=" in said.out
+    assert "Under Slurm, ask for --mem=" in said.out
     assert "what --measure would load takes 900 TB; this process can still take " in said.err
     assert "leave --measure out, or load less" in said.err
 
@@ -174,7 +174,7 @@ def test_a_pipe_of_somebody_elses_is_told_of(monkeypatch, capfd):
 def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):
     shape = ["--rows", "417000", "--field", "stim:uint8:425,425,3", "--ram", "504GB", "--disk", "1.4TB"]
     assert main(["plan", *shape, "--tier", "ram"]) == 0
-    assert "\nAsk for --mem=232G" in capsys.readouterr().out
+    assert "\nUnder Slurm, ask for --mem=232G" in capsys.readouterr().out
     assert main(["plan", *shape, "--tier", "ram", "--ram-dtype", "stim=float32"]) == 1
     assert 'tier="ram" as bfloat16: RAM 452 GB of 504 GB' in capsys.readouterr().out
 

@@ -391,7 +391,7 @@ def test_the_command_line_puts_named_paths_side_by_side_and_casts_as_write_does(
     ("arguments", "words"),
     [
         (["betas.npy", "--mixed"], "--mixed is for several data sets"),
-        (["a=betas.npy", "b=short.npy"], "a: 50, b: 40. Data sets of their own are given as paths without NAME="),
+        (["a=betas.npy", "b=short.npy"], "b has 40 rows. Data sets of their own are given as paths without NAME="),
         (["image.npy", "--cast", "bfloat16"], "name it, as in --cast data=bfloat16; the fields are data"),
         (["betas.npy", "image.npy", "--tier", "ram", "--tier", "image=mmap"], "--tier is given once, or as SET=..."),
         (["betas.npy", "image.npy", "--cast", "cat:data=float16"], "--cast names the data set 'cat'"),

@@ -13,7 +13,7 @@ import memload
 from memload.formats.shards.staging import unfinished_of
 from memload.writing.parts import parts_at
 
-WAITING = "parts of a set are here, which memload.seal makes one set of once all are written"
+WAITING = "parts of a set are here, which `memload seal`, or memload.seal, makes one set of once all are written"
 OF_JOB = "parts of a job of Ray are here, which seals them itself; if it was killed, remove them"
 SEALING = "being sealed.*if that was interrupted, memload.seal ends it"
 
