@@ -328,7 +328,8 @@ class ClassOf:
         where = node.slice
         other = replace(base, steps=(*base.steps, Step("other", ast.unparse(node))))
         if base.index is not None:
-            return other
+            step = step_of(self.script, node, lambda _: "")  # a new axis
+            return other if step is None else replace(base, steps=(*base.steps, *step[1]))
         keep = self.index if method is self.getter else ""
         made = self.outside(where, method, before, keep)
         own = made is not None and keep in _names_in(made)

@@ -133,7 +133,10 @@ def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> Advice:
     code = (f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}  # in FastLoader',) if options else ()
     notes = []
     if "scale=1 / 255" in plain:
-        notes.append("the last bit of a pixel may differ from ToTensor's, which divides by 255")
+        notes.append(
+            "pixels differ by some 1e-7 from those of ToTensor, which divides by 255; for the same bits: std=255 in "
+            "the place of scale, mean and std, and Normalize in batch_transform"
+        )
     if made.sizes:
         command = f"the command of line {line}" if line else f"memload write --images DIR{made.size_options}"
         notes.append(f"{made.what_sizes}: once, by {command}")

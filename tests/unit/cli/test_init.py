@@ -543,3 +543,28 @@ DataLoader(digits)
 """
     (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
     assert "target_transform=one_hot" in advice.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("nothing.py", "nothing.py: there is nothing at this path, in the folder "),
+        (
+            "trian.py",
+            "similar names there: 'train.py', 'wrong.py'; give the path of the script that makes the DataLoader",
+        ),
+        (".", ".: a folder; give one script: `memload init train.py`"),
+        ("folder", "folder: a folder; give the path of the script that makes the DataLoader: no .py file directly in"),
+        ("empty.py", "empty.py: the file is empty; give the path of the script that makes the DataLoader"),
+        ("wrong.py", "wrong.py:2: this Python cannot parse it: invalid syntax, in `x = = 1`; correct the line, or run"),
+    ],
+)
+def test_a_path_of_no_script_is_an_error_with_the_next_step(tmp_path, monkeypatch, capsys, path, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name, text in (("train.py", "DataLoader(x)"), ("empty.py", " \n"), ("wrong.py", "y = 1\nx = = 1\n")):
+        (tmp_path / name).write_text(text)
+    assert main(["init", path]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
