@@ -19,7 +19,7 @@ from pathlib import Path
 from memload.cli.output import answer, is_json, keep
 from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Advice, Loader, Script, Verdict, lines_of
 from memload.cli.script_collate import Collate, collate_in
-from memload.cli.script_data import verdict_of, without_classes
+from memload.cli.script_data import composes_of_rows, verdict_of, without_classes
 from memload.cli.script_loops import work_of_loops
 from memload.cli.script_transforms import casts_of_transforms
 
@@ -259,7 +259,10 @@ def _uses(script: Script) -> Iterator[Finding]:
 
 
 def _transforms(script: Script) -> Iterator[Finding]:
+    of_rows = {line for loader in script.loaders for line in composes_of_rows(script, loader)}
     for line, advice in casts_of_transforms(script) if script.loaders else ():
+        if line in of_rows:
+            continue
         cast = ", as a cast that its threads do while they gather" if advice.code else ""
         why = f"of rows that memload reads{cast}"
         if any("Augment(" in code for code in advice.code):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from memload.cli.script import Advice, Script, Verdict, name_of
@@ -18,6 +19,9 @@ _READERS = {
     "numpy.load": "rows of .npy and .npz are read in place",
     "numpy.memmap": "bare rows are read in place",
 }
+_OF_ONE_ROW = (
+    "not followed: which rows a sample has; where it is more than one row, store samples once: docs/migration.md"
+)
 _OTHERS = {
     "torch.load": "rows of tensors in torch.save files are read in place",
     "zarr.open": "chunks of Zarr are decoded by threads",
@@ -79,12 +83,16 @@ def _opened(one: ClassOf, sample: Sample) -> Advice:
         return _samples_of_their_own(one, sample, reads)
     if len(reads) < len(sample.parts) or len(_chosen(one, reads)) > 1 or not all(one.name for one in sample.parts):
         return stored_once(one, sample, "a sample is more than rows of these files, so it is stored once")
+    if not _end_together(one, reads):
+        return stored_once(one, sample, "windows are joined with rows that are not their last, so they are stored once")
     above = Above(one.script)
     rows = _rows(one, sample, above)
     work = work_on_rows(one, sample, above)
     source = f"{one.name} = {_source_of(sample, reads)}"
     notes = [_READERS[read.kind] for read in reads]
     notes += [f"{read.path} gives as many rows as it has; the script maps {read.rows}" for read in reads if read.rows]
+    if not rows.code and (length := _other_length(one)):
+        notes.append(f"the class has {length} samples: compare len({one.name}), and choose by .select(range(n))")
     code = (*above.lines(), source, *rows.code, *work.code)
     return Advice(code, notes=tuple(dict.fromkeys([*notes, *rows.notes, *work.notes])))
 
@@ -165,6 +173,31 @@ def _rows(one: ClassOf, sample: Sample, above: Above) -> Advice:
     return Advice(tuple(code), notes=tuple(notes))
 
 
+def _end_together(one: ClassOf, reads: Sequence[Read]) -> bool:
+    """Return whether windows all end at one row, and other fields are of that row, as lags have them."""
+    windows = [read.index for read in reads if isinstance(read.index, ast.Slice)]
+    counts = {ast.unparse(where.upper.right) for where in windows if isinstance(where.upper, ast.BinOp)}
+    if not windows or not all(_lags(where, one.index) for where in windows):
+        return True
+    if len(counts) > 1:
+        return False
+    (count,) = counts
+    last = {f"{one.index} + {count} - 1", f"{one.index} + ({count} - 1)"}
+    last |= {f"{one.index} + {int(count) - 1}"} if count.isdigit() else set()
+    others = [read.index for read in reads if read.index is not None and not isinstance(read.index, ast.Slice)]
+    return all(ast.unparse(where) in last for where in others)
+
+
+def _other_length(one: ClassOf) -> str:
+    """Return the code of the number of samples where it is not simply the length of an array."""
+    length = one.method("__len__")
+    code = [
+        ast.unparse(node.value) for node in ast.walk(length or one.made) if isinstance(node, ast.Return) and node.value
+    ]
+    simple = len(code) == 1 and re.fullmatch(r"len\(self\.\w+\)|self\.\w+\.shape\[0\]|\w+", code[0])
+    return "" if length is None or simple else " or ".join(code)
+
+
 def _rows_of(one: ClassOf, where: ast.expr, above: Above) -> str:
     """Return the code of all rows that an index chooses; "" if the number of samples is not seen."""
     while isinstance(where, ast.Call) and name_of(where.func) == "int" and len(where.args) == 1:
@@ -220,7 +253,7 @@ def _with_keys(one: ClassOf) -> Advice:
         code.append(f"{one.name} = memload.open({path}{listed})")
     if not code:
         return Advice()
-    return Advice((*code, *own_function(one)), notes=(_READERS["h5py.File"],))
+    return Advice((*code, *own_function(one)), notes=(_READERS["h5py.File"], _OF_ONE_ROW))
 
 
 def _read_otherwise(one: ClassOf) -> Advice:
@@ -242,7 +275,7 @@ def _read_otherwise(one: ClassOf) -> Advice:
         if read is not None and (read.options or read.array):
             opened = f"{one.name} = {_one_file([(Part('data', call, read), read)])}"
     random = ("__getitem__ draws random numbers: by torch.rand, they follow from the row",) * draws(one)
-    return Advice((opened, *own_function(one)), notes=({**_OTHERS, **_READERS}[kind], *random))
+    return Advice((opened, *own_function(one)), notes=({**_OTHERS, **_READERS}[kind], _OF_ONE_ROW, *random))
 
 
 # Arrays in memory

@@ -6,8 +6,9 @@ import ast
 import json
 from collections.abc import Iterator, Sequence
 
-from memload.cli.script import Advice, Script, Verdict, name_of
+from memload.cli.script import Advice, Loader, Script, Verdict, name_of
 from memload.cli.script_classes import of_class
+from memload.cli.script_collate import made_for
 from memload.cli.script_transforms import sizes_of
 from memload.cli.script_values import folders_of
 
@@ -98,6 +99,19 @@ def _of_tensors(script: Script, call: ast.Call) -> Verdict:
             )
     fields = tuple(range(len(call.args)))
     return Verdict(True, "a TensorDataset of tensors on the CPU", fields=fields, kind="tuple")
+
+
+def composes_of_rows(script: Script, loader: Loader) -> Iterator[int]:
+    """Yield the lines of what classes of the script are given that read rows of files: their advice keeps it."""
+    for call in made_for(script, loader):
+        made = script.class_named(script.called(call))
+        code = () if made is None else of_class(script, made.name, call).advice.code
+        if not any("prepare" in line for line in code):
+            continue
+        for given in [*call.args, *(one.value for one in call.keywords)]:
+            value = script.value_of(given, call.lineno)
+            if isinstance(value, ast.Call):
+                yield value.lineno
 
 
 def is_move(node: ast.AST) -> bool:

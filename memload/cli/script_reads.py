@@ -147,8 +147,9 @@ class ClassOf:
                     yield method, value.lineno, value
 
     def _first_of(self, name: str, take: Callable[[ast.expr, ast.FunctionDef, int], _T | None]) -> _T | None:
-        """Return the first that is known of what is assigned to `self.ATTRIBUTE`; None inside of what is its own."""
-        if name in self.followed:
+        """Return what is known of the value of `self.ATTRIBUTE`; None inside of its own, or where there are several."""
+        values = [value for _, _, value in self.assigned(name.removeprefix("self."))]
+        if name in self.followed or len({ast.unparse(value) for value in values}) > 1:
             return None
         self.followed.add(name)
         try:

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+import vision  # noqa: F401 - torchvision's transforms, where its operators do not load, too
 
 import memload
 from memload.cli import init
@@ -336,6 +337,69 @@ loader = DataLoader(dataset, batch_size=8)
     stock, loader = followed(text)
     assert loader.engine == "native"
     torch.testing.assert_close(batches_of(loader), batches_of(stock), rtol=0, atol=0)
+
+
+ROWS = """
+class Session(Dataset):
+    def __init__(self, path, transform=None, train=True):
+        self.f = h5py.File(path, "r")
+        self.x, self.y, self.transform, self.win = self.f["frames"], self.f["kind"], transform, 4
+        SET
+    def __len__(self):
+        return len(self.x) - 4
+    def __getitem__(self, i):
+        BODY
+change = transforms.Compose([transforms.Normalize(0.5, 0.25)])
+dataset = Session("session.h5", transform=change)
+loader = DataLoader(dataset, batch_size=8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "return self.x[i : i + self.win], self.y[i + self.win]",
+            "windows are joined with rows that are not",
+        ),
+        ("return self.x[i : i + 4], self.x[i : i + 3]", "windows are joined with rows that are not"),
+        ("return self.x[i + 1], float(self.y[i + 1])", ""),
+        (
+            "x = torch.from_numpy(self.x[i + 1])[None].float()\n"
+            "        if self.transform is not None:\n            x = self.transform(x)\n        return x, self.y[i + 1]",
+            "",
+        ),
+    ],
+)
+def test_rows_that_a_class_puts_together_are_those_of_its_samples(files, body, words):
+    text = f"{HEAD}from torchvision import transforms\n" + ROWS.replace("SET", "pass").replace("BODY", body)
+    told = found(text)
+    assert not any("memload.Cast(torch.float32, scale" in line for one in told for line in one.change)
+    (advice,) = [one for one in told if one.about == "dataset"]
+    assert words in "\n".join(advice.notes)
+    stock, loader = followed(text)
+    assert loader.engine == "native"
+    torch.testing.assert_close(batches_of(loader), batches_of(stock), rtol=0, atol=0)
+    assert not [one for one in told if one.about == "transform" and "transform(x)" in body]
+
+
+def test_an_attribute_that_has_several_values_is_not_followed(files):
+    text = f"{HEAD}from torchvision import transforms\n" + ROWS.replace(
+        "SET", "self.x = self.x[:20] if train else self.x[20:]"
+    ).replace("BODY", "return self.x[i] * 2")
+    advice = told_of(text)
+    assert "yours to write" in "\n".join(advice.change)
+    assert any(note.startswith("not followed: which rows a sample has") for note in advice.notes)
+
+
+def test_a_class_with_fewer_samples_than_rows_says_so(files):
+    text = f"{HEAD}from torchvision import transforms\n" + ROWS.replace("SET", "pass").replace(
+        "BODY", "return self.x[i]"
+    )
+    advice = told_of(text)
+    assert (
+        "the class has len(self.x) - 4 samples: compare len(dataset), and choose by .select(range(n))" in advice.notes
+    )
 
 
 # Collate functions
