@@ -366,7 +366,8 @@ loader = DataLoader(dataset, batch_size=8)
         ("return self.x[i + 1], float(self.y[i + 1])", ""),
         (
             "x = torch.from_numpy(self.x[i + 1])[None].float()\n"
-            "        if self.transform is not None:\n            x = self.transform(x)\n        return x, self.y[i + 1]",
+            "        if self.transform is not None:\n            x = self.transform(x)\n"
+            "        return x, self.y[i + 1]",
             "",
         ),
     ],
