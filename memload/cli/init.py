@@ -12,13 +12,14 @@ import difflib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memload.cli.output import answer, is_json, keep
-from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Loader, Script, Verdict, lines_of
-from memload.cli.script_data import verdict_of, without_classes
+from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Advice, Loader, Script, Verdict, lines_of
+from memload.cli.script_collate import Collate, collate_in
+from memload.cli.script_data import composes_of_rows, verdict_of, without_classes
 from memload.cli.script_loops import work_of_loops
 from memload.cli.script_transforms import casts_of_transforms
 
@@ -31,12 +32,6 @@ _ARGUMENTS = {
     "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
 }
 _ONCE_NATIVE = "as before while torch's own code loads; once the loader is native, "
-_COLLATED = frozenset(
-    [
-        *("torch.utils.data.default_collate", "torch.utils.data.dataloader.default_collate"),
-        *("memload.graph_collate", "memload.group_collate"),
-    ]
-)
 _WORDS = {True: "native", False: "torch's own code", None: "known when it runs"}
 
 
@@ -50,7 +45,9 @@ class Finding:
         about: "loader", "dataset", "argument", "loop", "transform", "class", "use" or "import".
         native: of a loader, whether memload's engine reads it as the script stands; None if only running it tells.
         why: the reason.
-        change: the code to write, or the command to run.
+        change: the code to write, which is Python.
+        commands: what to run once, on the command line.
+        notes: sentences that explain these, or say what is not followed.
         safe: whether the script does the same afterwards, so that `--write` makes the change.
         of: of a dataset, the line of the loader.
         again: whether `change` has only what differs from what is said of the line for an earlier loader.
@@ -61,6 +58,8 @@ class Finding:
     about: str
     why: str
     change: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     native: bool | None = None
     safe: bool = False
     of: int = 0
@@ -71,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the report or the patch, and write the copy.
 
     Raises:
+        FileNotFoundError, IsADirectoryError: there is no such file.
         ValueError: the file is no script that can be parsed, or has the name `memload` for something else.
         FileExistsError: the copy is there already.
     """
@@ -107,17 +107,24 @@ def findings(script: Script) -> list[Finding]:
 
 def _told_once(found: Iterable[Finding]) -> Iterator[Finding]:
     """Yield findings; of a line that several loaders share, such as that of a class, only what is new of each."""
-    told: dict[int, list[tuple[str, ...]]] = {}
+    told: dict[int, set[str]] = {}
     for one in found:
         if one.about != "dataset":
             yield one
             continue
-        before = told.setdefault(one.line, [])
-        new = tuple(line for line in one.change if not any(line in change for change in before))
-        if not new:
-            continue
-        yield replace(one, change=new, again=bool(before))
-        before.append(one.change)
+        before = told.setdefault(one.line, set())
+        change = () if set(one.change) <= before else _new_statements(one.change, before)
+        commands, notes = (tuple(line for line in lines if line not in before) for lines in (one.commands, one.notes))
+        if change or commands or not before:
+            yield replace(one, change=change, commands=commands, notes=notes, again=bool(before))
+        before.update(one.change, one.commands, one.notes)
+
+
+def _new_statements(code: Sequence[str], before: Collection[str]) -> tuple[str, ...]:
+    """Return the statements of some code that have a line which was not told before."""
+    statements = ast.parse("\n".join(code)).body
+    parts = [code[one.lineno - 1 : one.end_lineno] for one in statements]
+    return tuple(line for part in parts if any(line not in before for line in part) for line in part)
 
 
 def _loaders(script: Script) -> Iterator[Finding]:
@@ -127,15 +134,14 @@ def _loaders(script: Script) -> Iterator[Finding]:
             yield Finding(line, code, "loader", _of_other(OTHERS[loader.kind]))
             continue
         verdict = loader_verdict(script, loader)
-        change = (f"{FAST_LOADER}(...), with the same arguments",) if loader.kind in LOADERS else ()
-        yield Finding(line, code, "loader", verdict.why, change, verdict.native, safe=bool(change))
-        if verdict.change:
-            at = verdict.line or line
-            yield Finding(at, script.code_at(at), "dataset", verdict.why, verdict.change, of=line)
-        below = _below_a_collate(script, loader)
-        if below is not None and below.change:
-            at = below.line or line
-            yield Finding(at, script.code_at(at), "dataset", below.why, below.change, of=line)
+        change = (f"{FAST_LOADER}(...)  # with the same arguments",) if loader.kind in LOADERS else ()
+        yield Finding(line, code, "loader", verdict.why, change, native=verdict.native, safe=bool(change))
+        for one in [verdict, *_below_a_collate(script, loader)]:
+            if one.advice:
+                at, advice = one.line or line, one.advice
+                yield Finding(
+                    at, script.code_at(at), "dataset", one.why, advice.code, advice.commands, advice.notes, of=line
+                )
         for name, why in _ARGUMENTS.items():
             given = loader.given.get(name)
             if given is not None and ast.unparse(given) not in ("0", "False", "None"):
@@ -144,33 +150,59 @@ def _loaders(script: Script) -> Iterator[Finding]:
                 yield Finding(given.lineno, code, "argument", f"{name}={ast.unparse(given)}: {when}{why}")
 
 
-def _collates(script: Script, loader: Loader) -> bool:
-    """Return whether a loader joins samples by a function of its own."""
-    collate = loader.given.get("collate_fn")
-    return collate is not None and script.meaning(collate) not in _COLLATED and ast.unparse(collate) != "None"
+def _below_a_collate(script: Script, loader: Loader) -> list[Verdict]:
+    """Return the verdict on the dataset of a loader with a collate function, which comes next; none without one."""
+    if loader.kind in OTHERS or collate_in(script, loader) is None:
+        return []
+    return [verdict_of(script, loader.given.get("dataset"), loader.call.lineno)]
 
 
-def _below_a_collate(script: Script, loader: Loader) -> Verdict | None:
-    """Return the verdict on the dataset of a loader with a collate function, which comes next; None without one."""
-    if loader.kind in OTHERS or not _collates(script, loader):
-        return None
-    return verdict_of(script, loader.given.get("dataset"), loader.call.lineno)
+def _of_collate(loader: Loader, collate: Collate, below: Verdict) -> Verdict:
+    """Return the verdict on a loader with a collate function."""
+    name, line = f"collate_fn={collate.code}", loader.given["collate_fn"].lineno
+    if collate.made is None:
+        notes = (
+            f"not followed: {collate.code} makes a batch of a list of samples; FastLoader calls it as torch does",
+            "rows of one shape need none: FastLoader stacks them, and batch_transform=fn gets the stacked batch",
+            "rows that differ in length: memload.from_arrays(x=memload.ragged(rows), ...), or ragged= in ShardWriter; "
+            "batches have values and offsets, as for EmbeddingBag, or padded (B, T) with "
+            'ragged={"x": ("padded", 0)} in FastLoader: docs/ragged.md',
+        )
+        return Verdict(False, f"{name} makes batches of samples in Python", Advice(notes=notes), line)
+    if collate.only_stacks(below.kind, len(below.fields)):
+        why = f"{name} only stacks the fields of samples, as FastLoader does by itself: it can be left out"
+        return Verdict(False, why, Advice((_without_collate(loader, {}),)), line)
+    ragged = {_field_name(one.place, below): one.pad for one in collate.joined if one.how == "padded"}
+    options = {"batch_transform": f"lambda batch: {collate.of_batch()}"}
+    if ragged:
+        listed = ", ".join(f'"{field}": ("padded", {pad})' for field, pad in ragged.items())
+        options = {"ragged": f"{{{listed}}}", **options}
+    after = (
+        "if the advice for the dataset has a batch_transform, too: that one first, and this one of what it returns",
+    )
+    why = f"{name} makes batches of samples in Python: of batches that are stacked or padded, a function makes the same"
+    return Verdict(False, why, Advice((_without_collate(loader, options),), notes=after * (not ragged)), line)
+
+
+def _field_name(place: str | int | None, below: Verdict) -> str:
+    if isinstance(place, str):
+        return place
+    return str(below.fields[place or 0]) if (place or 0) < len(below.fields) else "FIELD"
+
+
+def _without_collate(loader: Loader, options: Mapping[str, str]) -> str:
+    """Return the code of a loader that has options of FastLoader in the place of its collate function."""
+    given = [ast.keyword(name, ast.parse(code, mode="eval").body) for name, code in options.items()]
+    kept = [one for one in loader.call.keywords if one.arg != "collate_fn"]
+    call = ast.Call(ast.parse(FAST_LOADER, mode="eval").body, loader.call.args[:6], [*kept, *given])
+    return f"{loader.name} = {ast.unparse(call)}" if loader.name else ast.unparse(call)
 
 
 def loader_verdict(script: Script, loader: Loader) -> Verdict:
     """Return whether a loader is native: by its arguments, and else by its dataset."""
-    collate = loader.given.get("collate_fn")
-    if collate is not None and _collates(script, loader):
-        return Verdict(
-            False,
-            f"collate_fn={ast.unparse(collate)} makes batches of samples in Python",
-            (
-                "batch_transform=fn  # if it works on whole batches",
-                "memload.from_arrays(x=memload.ragged(rows), ...)  # rows that differ in length (docs/ragged.md):",
-                'values and offsets, as for EmbeddingBag; padded (B, T), with ragged=("padded", 0) in FastLoader',
-            ),
-            collate.lineno,
-        )
+    collate = collate_in(script, loader)
+    if collate is not None:
+        return _of_collate(loader, collate, verdict_of(script, loader.given.get("dataset"), loader.call.lineno))
     size = loader.given.get("batch_size")
     if isinstance(size, ast.Constant) and size.value is None:
         return Verdict(None, "batch_size=None: native for BatchSamplers as sampler=, else torch's own code")
@@ -196,13 +228,19 @@ def _others(script: Script) -> Iterator[Finding]:
     for node in ast.walk(script.tree):
         if isinstance(node, ast.ClassDef) and any(script.meaning(base) in LOADERS for base in node.bases):
             why = "FastLoader may be subclassed in the same way"
-            yield Finding(node.lineno, script.line(node), "class", why, (f"class {node.name}({FAST_LOADER}):",))
+            yield Finding(
+                node.lineno,
+                script.line(node),
+                "class",
+                why,
+                (f"class {node.name}({FAST_LOADER}): ...  # with its body",),
+            )
         values = [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
         for value in values:
             is_test = isinstance(node, ast.Call) and script.meaning(node.func) in ("isinstance", "issubclass")
             if script.meaning(value) in LOADERS and id(value) not in called and not is_test:
                 why = "the class is handed on, and called elsewhere"
-                yield Finding(value.lineno, script.line(value), "class", why, (f"{FAST_LOADER} in its place",))
+                yield Finding(value.lineno, script.line(value), "class", why, (f"{FAST_LOADER}  # in its place",))
 
 
 def _loops(script: Script) -> Iterator[Finding]:
@@ -221,12 +259,15 @@ def _uses(script: Script) -> Iterator[Finding]:
 
 
 def _transforms(script: Script) -> Iterator[Finding]:
-    for line, code in casts_of_transforms(script) if script.loaders else ():
-        cast = ", as a cast that its threads do while they gather" if code[0].startswith("cast=") else ""
+    of_rows = {line for loader in script.loaders for line in composes_of_rows(script, loader)}
+    for line, advice in casts_of_transforms(script) if script.loaders else ():
+        if line in of_rows:
+            continue
+        cast = ", as a cast that its threads do while they gather" if advice.code else ""
         why = f"of rows that memload reads{cast}"
-        if "Augment(" in code[0]:
+        if any("Augment(" in code for code in advice.code):
             why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
-        yield Finding(line, script.code_at(line), "transform", why, code)
+        yield Finding(line, script.code_at(line), "transform", why, advice.code, notes=advice.notes)
 
 
 # The text
@@ -254,15 +295,21 @@ def report(script: Script, found: Sequence[Finding]) -> str:
 
 
 def _told(one: Finding) -> Iterator[str]:
+    """Yield what is said of a line: sentences, then commands and code, each further to the right and by itself."""
     if one.about == "loader" and one.why:
         yield f"       {_WORDS[one.native]}: {one.why}"
     elif one.about != "dataset":
         yield f"       {one.why}"
-    elif one.change:
-        yield f"       for line {one.of} the same, but:" if one.again else "       native with:"
+    elif one.again:
+        yield f"       for line {one.of} the same, but:"
+    yield from (f"       {note}" for note in one.notes)
+    if one.commands:
+        yield "       once, on the command line:"
+        yield from (f"         {command}" for command in one.commands)
+    if one.about == "dataset" and one.change and (one.commands or not one.again):
+        yield "       then native with:" if one.commands else "       native with:"
     for code in one.change:
-        mark = "  (safe)" if one.safe else ""
-        yield f"         {code}{mark}"
+        yield f"         {code}{'  (safe)' if one.safe else ''}"
 
 
 def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:

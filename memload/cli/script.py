@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
+import platform
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from memload.formats.paths import nothing_at
 
 LOADERS = frozenset(
     [
@@ -92,18 +96,15 @@ class Script:
         """Parse a file.
 
         Raises:
-            ValueError: it is no Python script of this Python's syntax; the message has the line.
+            FileNotFoundError, IsADirectoryError: there is nothing at the path, or a folder.
+            ValueError: it is empty, or no Python script of this Python's syntax; the message has the line.
         """
-        if path.suffix == ".ipynb":
-            raise ValueError(f"{path}: this is a notebook; `jupyter nbconvert --to script {path}` makes a script of it")
+        _check_is_script(path)
         try:
             text, encoding = _decoded(path)
             tree = ast.parse(text)
         except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None)
-            raise ValueError(
-                f"{path}{f':{line}' if line else ''}: this Python cannot parse it: {error.args[0]}"
-            ) from None
+            raise ValueError(_cannot_parse(path, error)) from None
         except RecursionError:
             raise ValueError(f"{path}: its expressions are nested too deeply to be read") from None
         script = cls(path, text, tree, dict(_imports(tree)), encoding)
@@ -209,23 +210,76 @@ class Script:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """What to do. Everything in `code` is Python to paste.
+
+    Attributes:
+        code: lines of Python: statements, and arguments of FastLoader as assignments, such as `device="cuda"`.
+        commands: lines for the shell, which run once.
+        notes: sentences that explain these, or say what cannot be followed.
+    """
+
+    code: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do or to say."""
+        return bool(self.code or self.commands or self.notes)
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Whether a dataset is read natively.
 
     Attributes:
         native: None if only running the script tells.
         why: the reason, in a few words.
-        change: code or a command that makes it native; empty if there is nothing to change.
+        advice: what makes it native; empty if there is nothing to change.
         line: the line of the script that decides it; 0 if it is the loader's own.
         fields: the names of the fields of a sample as `change` makes it, in the order of a tuple; 0, 1, ... of a
             TensorDataset; empty if unknown.
+        kind: what a sample is: "tuple", "dict" or "one" value; "" if unknown.
     """
 
     native: bool | None
     why: str
-    change: tuple[str, ...] = ()
+    advice: Advice = Advice()
     line: int = 0
     fields: tuple[str | int, ...] = ()
+    kind: str = ""
+
+
+def _check_is_script(path: Path) -> None:
+    """Raise an error that names the next step, where a path is that of no script."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: a folder; {_scripts_in(path)}")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: {nothing_at(path)}; give the path of the script that makes the DataLoader")
+    if path.suffix == ".ipynb":
+        raise ValueError(f"{path}: this is a notebook; `jupyter nbconvert --to script {path}` makes a script of it")
+    if path.is_file() and not path.read_bytes().strip():
+        raise ValueError(f"{path}: the file is empty; give the path of the script that makes the DataLoader")
+
+
+def _scripts_in(folder: Path) -> str:
+    """Return which script of a folder to give, by what they say; the first of many."""
+    with_loader = (one for one in sorted(folder.glob("*.py")) if one.is_file() and b"DataLoader" in one.read_bytes())
+    found = list(itertools.islice(with_loader, 3))
+    if not found:
+        return "give the path of the script that makes the DataLoader: no .py file directly in this folder names one"
+    return f"give one script: {' or '.join(f'`memload init {one}`' for one in found)}"
+
+
+def _cannot_parse(path: Path, error: SyntaxError | ValueError) -> str:
+    if str(error).startswith(f"{path}: "):  # of its bytes
+        return str(error)
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    code = f", in `{error.text.strip()[:80]}`" if isinstance(error, SyntaxError) and error.text else ""
+    return (
+        f"{path}{f':{line}' if line else ''}: this Python cannot parse it: {error.args[0]}{code}; correct the line, or "
+        f"run memload with the Python that runs the script (this is {platform.python_version()})"
+    )
 
 
 def lines_of(text: str) -> list[str]:

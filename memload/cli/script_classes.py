@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 
-from memload.cli.script import Script, Verdict, name_of
+from memload.cli.script import Advice, Script, Verdict, name_of
 from memload.cli.script_images import decoded_once
-from memload.cli.script_reads import ClassOf, Read, Sample, quoted
-from memload.cli.script_steps import cast_of
-from memload.cli.script_transforms import split_at_random
+from memload.cli.script_moved import Above
+from memload.cli.script_names import quoted
+from memload.cli.script_reads import FILES, ClassOf, Part, Read, Sample
+from memload.cli.script_stored import draws, stored_once
+from memload.cli.script_work import own_function, work_on_rows
 
 _READERS = {
     "h5py.File": "HDF5 rows are read in place, or their chunks decoded by threads",
     "numpy.load": "rows of .npy and .npz are read in place",
+    "numpy.memmap": "bare rows are read in place",
 }
+_OF_ONE_ROW = (
+    "not followed: which rows a sample has; where it is more than one row, store samples once: docs/migration.md"
+)
 _OTHERS = {
-    "numpy.memmap": ("memload.open({0}, dtype=..., shape=...)", "raw rows are read in place"),
-    "torch.load": ("memload.open({0})", "rows of tensors in torch.save files are read in place"),
-    "zarr.open": ("memload.open({0})", "chunks of Zarr are decoded by threads"),
-    "zarr.open_array": ("memload.open({0})", "chunks of Zarr are decoded by threads"),
-    "safetensors.safe_open": ("memload.open({0})", "rows of safetensors are read in place"),
-    "safetensors.torch.load_file": ("memload.open({0})", "rows of safetensors are read in place"),
-    "pyarrow.parquet.read_table": ("memload.write once", "Parquet is no format of rows"),
+    "torch.load": "rows of tensors in torch.save files are read in place",
+    "zarr.open": "chunks of Zarr are decoded by threads",
+    "zarr.open_array": "chunks of Zarr are decoded by threads",
+    "safetensors.safe_open": "rows of safetensors are read in place",
+    "safetensors.torch.load_file": "rows of safetensors are read in place",
 }
+_ROWLESS = {"pyarrow.parquet.read_table": "Parquet is no format of rows, so they are stored once"}
 
 
 def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
@@ -32,73 +38,102 @@ def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
     assert made is not None
     methods = {node.name: node for node in made.body if isinstance(node, ast.FunctionDef)}
     if "__memload__" in methods:
-        return Verdict(True, f"{name} says by __memload__ what it holds", (), made.lineno)
+        return Verdict(True, f"{name} says by __memload__ what it holds", line=made.lineno)
     one = ClassOf(script, made, call)
     if "IterableDataset" in [script.meaning(base).rpartition(".")[2] for base in made.bases] or (
         "__iter__" in methods and "__getitem__" not in methods
     ):
-        return Verdict(False, f"{name} is iterable: torch's own code runs it", _stored_once(one, None), made.lineno)
+        return Verdict(False, f"{name} is iterable: torch's own code runs it", stored_once(one, None), made.lineno)
     getter = methods.get("__getitem__")
     if getter is None:
-        return Verdict(None, f"{name} inherits __getitem__: print(loader.engine, loader.why)", (), made.lineno)
+        return Verdict(None, f"{name} inherits __getitem__: print(loader.engine, loader.why)", line=made.lineno)
     sample = one.sample() if len(getter.args.args) == 2 else Sample("one")
     fields = tuple(part.name for part in sample.parts)
-    change = _opened(one, sample)
-    if not change and (method := _says_itself(made, getter)) is not None:
+    advice = _opened(one, sample)
+    if not advice and (method := _says_itself(made, getter)) is not None:
         why = f"{name} is Python code; it only indexes arrays, which one method tells (add it to the class)"
-        return Verdict(False, why, method, made.lineno, fields)
-    if not change:
-        change, decoded = decoded_once(one, sample)
+        return Verdict(False, why, Advice(method), made.lineno, fields, sample.kind)
+    if not advice:
+        advice, decoded = decoded_once(one, sample)
         fields = decoded or fields
-    change = change or _read_otherwise(one) or _stored_once(one, sample)
-    return Verdict(False, f"{name}.__getitem__ is Python code (line {getter.lineno})", change, getter.lineno, fields)
+    advice = advice or _read_otherwise(one) or stored_once(one, sample)
+    why = f"{name}.__getitem__ is Python code (line {getter.lineno})"
+    return Verdict(False, why, _in_its_place(one, advice), getter.lineno, fields, sample.kind if fields else "")
+
+
+def _in_its_place(one: ClassOf, advice: Advice) -> Advice:
+    """Return advice with what else there is to say of its names."""
+    notes = []
+    if not one.script.name_for(one.call) and advice.code:
+        notes.append(f"`dataset` is for the loader, in the place of {ast.unparse(one.call)}")
+    if any("(PATH" in line for line in advice.code):
+        notes.append("PATH: the script does not say the path where it could be followed")
+    return Advice(advice.code, advice.commands, (*advice.notes, *notes))
 
 
 # Files whose rows are read in place
 
 
-def _opened(one: ClassOf, sample: Sample) -> tuple[str, ...]:
-    """Return the code that opens the files that a class reads rows from; () if it reads none."""
-    parts = [part for part in sample.parts if part.read is not None]
-    reads = [part.read for part in parts if part.read is not None]
+def _opened(one: ClassOf, sample: Sample) -> Advice:
+    """Return the code that opens the files that a class reads rows from; nothing if it reads none."""
+    reads = [part.read for part in sample.parts if part.read is not None]
     if not reads:
         return _with_keys(one)
     if any(read.own_key or (read.path == "PATH" and len(reads) < len(sample.parts)) for read in reads):
         return _samples_of_their_own(one, sample, reads)
-    if len(reads) < len(sample.parts) or len(_chosen(one, reads)) > 1:
-        return ("# a sample is more than rows of these files: store it once", *_stored_once(one, sample))
-    code = _source_of(sample, reads)
-    notes = dict.fromkeys(_READERS[read.kind] for read in reads)
-    lines = [f"{_name(one)} = {code}  # {'; '.join(notes)}"]
-    casts = {part.name: cast_of(part.read.steps) for part in parts if part.read is not None}
-    listed = ", ".join(f'"{name}": {cast}' for name, (cast, _) in casts.items() if cast)
-    if listed:
-        lines.append(f"cast={{{listed}}}  # in FastLoader")
-    return (*lines, *_rows(one, sample), *_computed(one, sample, {name: rest for name, (_, rest) in casts.items()}))
+    if len(reads) < len(sample.parts) or len(_chosen(one, reads)) > 1 or not all(one.name for one in sample.parts):
+        return stored_once(one, sample, "a sample is more than rows of these files, so it is stored once")
+    if not _end_together(one, reads):
+        return stored_once(one, sample, "windows are joined with rows that are not their last, so they are stored once")
+    above = Above(one.script)
+    rows = _rows(one, sample, above)
+    work = work_on_rows(one, sample, above)
+    source = f"{one.name} = {_source_of(sample, reads)}"
+    notes = [_READERS[read.kind] for read in reads]
+    notes += [f"{read.path} gives as many rows as it has; the script maps {read.rows}" for read in reads if read.rows]
+    if not rows.code and (length := _other_length(one)):
+        notes.append(f"the class has {length} samples: compare len({one.name}), and choose by .select(range(n))")
+    code = (*above.lines(), source, *rows.code, *work.code)
+    return Advice(code, notes=tuple(dict.fromkeys([*notes, *rows.notes, *work.notes])))
 
 
 def _source_of(sample: Sample, reads: Sequence[Read]) -> str:
     """Return the code of the dataset that has the arrays as fields, in the form of the sample."""
-    parts = [part for part in sample.parts if part.read is not None]
+    parts = sample.parts
     form = ""
-    if sample.kind == "tuple" and len(parts) == len(sample.parts):
+    if sample.kind == "tuple":
         form = f".as_tuple({', '.join(quoted(part.name) for part in parts)})"
     elif sample.kind == "one":
         form = f".only({quoted(parts[0].name)})"
-    if len({(read.kind, read.path) for read in reads}) == 1 and all(read.key for read in reads):
-        pairs = list(zip(parts, reads, strict=True))
-        if all(part.name == read.key and not read.is_code for part, read in pairs):
-            keys = quoted(reads[0].key) if len(reads) == 1 else f"[{', '.join(quoted(read.key) for read in reads)}]"
-        else:
-            keys = f"{{{', '.join(f'{quoted(part.name)}: {_key(read)}' for part, read in pairs)}}}"
-        return f"memload.open({reads[0].path}, key={keys}){form}"
-    if len(reads) == 1:
-        return f"memload.open({reads[0].path}, field={quoted(parts[0].name)}){form}"
+    files: dict[tuple[str, ...], list[tuple[Part, Read]]] = {}
+    for part, read in zip(parts, reads, strict=True):
+        files.setdefault((read.kind, read.path) if read.key else (read.kind, *read.row), []).append((part, read))
+    if len(files) == 1 and (reads[0].key or len(reads) == 1):
+        return f"{_one_file(next(iter(files.values())))}{form}"
     members = [
-        f"{part.name}=memload.open({read.path}{f', key={_key(read)}' if read.key else ''})"
-        for part, read in zip(parts, reads, strict=True)
+        f"{pairs[0][0].name}={_one_file(pairs, named=len(pairs) > 1)}"
+        for same in files.values()
+        for pairs in ([same] if same[0][1].key else [[pair] for pair in same])
     ]
     return f"memload.zip({', '.join(members)}){form}"
+
+
+def _one_file(pairs: Sequence[tuple[Part, Read]], named: bool = True) -> str:
+    """Return the code that opens a file; with names of fields, unless what it is put into names its one field."""
+    part, read = pairs[0]
+    if read.array:
+        return f"memload.from_arrays({part.name}={read.array})"
+    options = f", {read.options}" if read.options else ""
+    if not read.key:
+        field = f", field={quoted(part.name)}" if named else ""
+        return f"memload.open({read.path}{field}{options})"
+    if len(pairs) == 1 and not named:
+        return f"memload.open({read.path}, key={_key(read)})"
+    if all(part.name == read.key and not read.is_code for part, read in pairs):
+        keys = quoted(read.key) if len(pairs) == 1 else f"[{', '.join(quoted(read.key) for _, read in pairs)}]"
+    else:
+        keys = f"{{{', '.join(f'{quoted(part.name)}: {_key(read)}' for part, read in pairs)}}}"
+    return f"memload.open({read.path}, key={keys})"
 
 
 def _key(read: Read) -> str:
@@ -114,24 +149,68 @@ def _chosen(one: ClassOf, reads: Sequence[Read]) -> list[str]:
     return [code for code in codes if code not in plain]
 
 
-def _rows(one: ClassOf, sample: Sample) -> Iterator[str]:
-    """Yield what chooses the rows, where the class does not read row `index` for sample `index`."""
+def _rows(one: ClassOf, sample: Sample, above: Above) -> Advice:
+    """Return what chooses the rows, where the class does not read row `index` for sample `index`."""
     index, reads = one.index, [part.read for part in sample.parts if part.read is not None]
     found = {part.name: part.read.index for part in sample.parts if part.read is not None}
     windows = {name: where for name, where in found.items() if isinstance(where, ast.Slice)}
     lags = {name: _lags(where, index) for name, where in windows.items()}
     if lags and all(lags.values()):
         listed = ", ".join(f"{name}={code}" for name, code in lags.items())
-        yield f"{_name(one)} = {_name(one)}.with_lags({listed})  # windows; other fields: the row of the last frame"
-        return
-    for name, where in windows.items():
-        yield f"# {name}: the rows {ast.unparse(where)} of sample {index}: with_lags or windows, docs/windows.md"
-    for code in _chosen(one, reads):
-        if code.endswith(f"[{index}]"):
-            rows = code.removesuffix(f"[{index}]")
-            yield f"{_name(one)} = {_name(one)}.select({rows})  # the rows that the class reads"
+        note = "windows are rows with lags; other fields are those of the last row of a window"
+        return Advice((f"{one.name} = {one.name}.with_lags({listed})",), notes=(note,))
+    notes = [
+        f"not followed: {name} has the rows {ast.unparse(where)} of sample {index}: choose windows, docs/windows.md"
+        for name, where in windows.items()
+    ]
+    code = []
+    for chosen in _chosen(one, reads):
+        rows = _rows_of(one, ast.parse(chosen, mode="eval").body, above)
+        if rows:
+            code.append(f"{one.name} = {one.name}.select({rows})  # the rows that the class reads")
         else:
-            yield f"{_name(one)} = {_name(one)}.select([...])  # sample {index} is row {code}"
+            notes.append(f"not followed: sample {index} is row {chosen}: choose these rows, {one.name}.select(rows)")
+    return Advice(tuple(code), notes=tuple(notes))
+
+
+def _end_together(one: ClassOf, reads: Sequence[Read]) -> bool:
+    """Return whether windows all end at one row, and other fields are of that row, as lags have them."""
+    windows = [read.index for read in reads if isinstance(read.index, ast.Slice)]
+    counts = {ast.unparse(where.upper.right) for where in windows if isinstance(where.upper, ast.BinOp)}
+    if not windows or not all(_lags(where, one.index) for where in windows):
+        return True
+    if len(counts) > 1:
+        return False
+    (count,) = counts
+    last = {f"{one.index} + {count} - 1", f"{one.index} + ({count} - 1)"}
+    last |= {f"{one.index} + {int(count) - 1}"} if count.isdigit() else set()
+    others = [read.index for read in reads if read.index is not None and not isinstance(read.index, ast.Slice)]
+    return all(ast.unparse(where) in last for where in others)
+
+
+def _other_length(one: ClassOf) -> str:
+    """Return the code of the number of samples where it is not simply the length of an array."""
+    length = one.method("__len__")
+    code = [
+        ast.unparse(node.value) for node in ast.walk(length or one.made) if isinstance(node, ast.Return) and node.value
+    ]
+    simple = len(code) == 1 and re.fullmatch(r"len\(self\.\w+\)|self\.\w+\.shape\[0\]|\w+", code[0])
+    return "" if length is None or simple else " or ".join(code)
+
+
+def _rows_of(one: ClassOf, where: ast.expr, above: Above) -> str:
+    """Return the code of all rows that an index chooses; "" if the number of samples is not seen."""
+    while isinstance(where, ast.Call) and name_of(where.func) == "int" and len(where.args) == 1:
+        where = where.args[0]
+    if isinstance(where, ast.Subscript) and name_of(where.slice) == one.index:
+        return ast.unparse(above.without_files(where.value, one.index, "rows"))
+    length = one.method("__len__")
+    returned = [node.value for node in ast.walk(length) if isinstance(node, ast.Return)] if length else []
+    count = one.outside(returned[0], length, 10**9) if length and len(returned) == 1 and returned[0] else None
+    if count is None:
+        return ""
+    row, turns = (ast.unparse(above.without_files(part, one.index, "rows")) for part in (where, count))
+    return f"[{row} for {one.index} in range({turns})]"
 
 
 def _lags(where: ast.Slice, index: str) -> str:
@@ -152,21 +231,12 @@ def _lags(where: ast.Slice, index: str) -> str:
     return f"range({ast.unparse(count)} - 1, -1, -1)"
 
 
-def _computed(one: ClassOf, sample: Sample, rest: dict[str, list[str]]) -> Iterator[str]:
-    """Yield what is left to a function: what no cast does, and fields that are no rows of files."""
-    left = [f"{code}" for codes in rest.values() for code in codes]
-    left += [f"{part.name}: {ast.unparse(part.code)}" for part in sample.parts if part.read is None]
-    left += [sample.transform] if sample.transform else []
-    if left:
-        yield f"{_name(one)} = {_name(one)}.map(fn)  # fn(sample) does the rest, in threads: {'; '.join(left)}"
-
-
-def _samples_of_their_own(one: ClassOf, sample: Sample, reads: Sequence[Read]) -> tuple[str, ...]:
+def _samples_of_their_own(one: ClassOf, sample: Sample, reads: Sequence[Read]) -> Advice:
     of = "arrays" if any(read.own_key for read in reads) else "files"
-    return (f"# each sample has {of} of its own: store them once, as rows", *_stored_once(one, sample))
+    return stored_once(one, sample, f"each sample has {of} of its own, so they are stored once, as rows")
 
 
-def _with_keys(one: ClassOf) -> tuple[str, ...]:
+def _with_keys(one: ClassOf) -> Advice:
     """Return what opens the HDF5 file of a class whose sample does not show what it reads: its path and keys."""
     found: dict[str, set[str]] = {}
     for method in (node for node in one.made.body if isinstance(node, ast.FunctionDef)):
@@ -176,91 +246,36 @@ def _with_keys(one: ClassOf) -> tuple[str, ...]:
                 if read.own_key:
                     return _samples_of_their_own(one, one.sample(), [read])
                 found.setdefault(read.path, set()).update([_key(read)] if read.key else [])
-    lines = []
+    code = []
     for path, keys in found.items():
         longest = [key for key in sorted(keys) if not any(other.startswith(f"{key[:-1]}/") for other in keys)]
-        lines.append(
-            f"{_name(one)} = memload.open({path}, key=[{', '.join(longest) or '...'}])  # {_READERS['h5py.File']}"
-        )
-    if lines:
-        lines.append(
-            f"{_name(one)} = {_name(one)}.map(fn)  # fn(sample): what __getitem__ computes of a row, in threads"
-        )
-    return tuple(lines)
+        listed = f", key=[{', '.join(longest)}]" if longest else ""
+        code.append(f"{one.name} = memload.open({path}{listed})")
+    if not code:
+        return Advice()
+    return Advice((*code, *own_function(one)), notes=(_READERS["h5py.File"], _OF_ONE_ROW))
 
 
-def _read_otherwise(one: ClassOf) -> tuple[str, ...]:
+def _read_otherwise(one: ClassOf) -> Advice:
+    """Return what opens the file of a class that reads one in a way that is not followed."""
     calls = [node for node in ast.walk(one.made) if isinstance(node, ast.Call)]
-    read = next((call for call in calls if one.script.called(call) in {**_OTHERS, **_READERS}), None)
-    if read is None:
-        return ()
-    code, why = _OTHERS.get(one.script.called(read)) or ("memload.open({0})", _READERS[one.script.called(read)])
-    given = read.args[0] if read.args else None
-    method = next(node for node in one.made.body if any(inner is read for inner in ast.walk(node)))
-    argument = "PATH"
-    if given is not None and isinstance(method, ast.FunctionDef):
-        if one.depends_on_row(given, method, read.lineno):
+    call = next((call for call in calls if one.script.called(call) in {*_OTHERS, *_ROWLESS, *FILES}), None)
+    if call is None:
+        return Advice()
+    kind = one.script.called(call)
+    method = next(node for node in one.made.body if any(inner is call for inner in ast.walk(node)))
+    if kind in _ROWLESS:
+        return stored_once(one, one.sample(), _ROWLESS[kind])
+    opened = f"{one.name} = memload.open(PATH)"
+    if call.args and isinstance(method, ast.FunctionDef):
+        if one.depends_on_row(call.args[0], method, call.lineno):
             return _samples_of_their_own(one, one.sample(), [])
-        argument = one.path_of(given, method, read.lineno)
-    random = "; it draws random numbers: by torch.rand" if _draws(one) else ""
-    return (
-        f"{_name(one)} = {code.format(argument)}  # {why}",
-        f"{_name(one)} = {_name(one)}.map(fn)  # what __getitem__ computes of a row, in threads{random}",
-    )
-
-
-# Rows that are stored once
-
-
-def _stored_once(one: ClassOf, sample: Sample | None) -> tuple[str, ...]:
-    """Return the code that stores what a class returns, with its random transforms left to `map`."""
-    made, random, noise = split_at_random(one.script, one.call)
-    fields = [part.name for part in sample.parts] if sample is not None else []
-    if sample is not None and sample.kind == "dict" and all(fields):
-        extend = f"writer.extend(**batch)  # {', '.join(fields)}: each row of one shape, so resize images here"
-        form = ""
-    elif len(fields) > 1:
-        extend = f"writer.extend({', '.join(f'{name}=batch[{k}]' for k, name in enumerate(fields))})"
-        form = f".as_tuple({', '.join(map(quoted, fields))})"
-    elif fields:
-        extend, form = f"writer.extend({fields[0]}=batch)", f".only({quoted(fields[0])})"
-    else:
-        extend, form = "writer.extend(**batch)  # a dict of fields; tuples: writer.extend(x=batch[0], y=batch[1])", ""
-    lines = [
-        'with memload.ShardWriter("shards/") as writer:  # once; without random transforms',
-        f"    for batch in memload.FastLoader({made}, batch_size=64):",
-        f"        {extend}",
-    ]
-    if _draws(one):
-        lines.insert(
-            0, "# __getitem__ draws random numbers: leave that out here, and do it in .map(fn), with torch.rand"
-        )
-    opened = f'memload.open("shards/"){form}'
-    if not random:
-        return (*lines, f"{_name(one)} = {opened}  # .map(fn) for random transforms of a row")
-    mapped = (
-        "random({name: value.numpy() for name, value in sample.items()})" if sample and sample.kind == "dict" else "..."
-    )
-    return (
-        *lines,
-        f"random = {random}",
-        f"{_name(one)} = {opened}.map(lambda sample: {mapped})  # samples have tensors",
-        *(
-            f"# {name} draws from a generator that threads share: torch.randint in its place is drawn by row"
-            for name in noise
-        ),
-    )
-
-
-def _draws(one: ClassOf) -> bool:
-    """Return whether `__getitem__` draws random numbers itself."""
-    getter = one.method("__getitem__")
-    called = [one.script.called(node) for node in ast.walk(getter) if isinstance(node, ast.Call)] if getter else []
-    return any(name.startswith(("numpy.random.", "random.", "torch.rand")) for name in called)
-
-
-def _name(one: ClassOf) -> str:
-    return one.script.name_for(one.call) or "dataset"
+        opened = f"{one.name} = memload.open({one.path_of(call.args[0], method, call.lineno)})"
+        read = one.read(call, method, call.lineno)
+        if read is not None and (read.options or read.array):
+            opened = f"{one.name} = {_one_file([(Part('data', call, read), read)])}"
+    random = ("__getitem__ draws random numbers: by torch.rand, they follow from the row",) * draws(one)
+    return Advice((opened, *own_function(one)), notes=({**_OTHERS, **_READERS}[kind], _OF_ONE_ROW, *random))
 
 
 # Arrays in memory

@@ -6,8 +6,9 @@ import ast
 import json
 from collections.abc import Iterator, Sequence
 
-from memload.cli.script import Script, Verdict, name_of
+from memload.cli.script import Advice, Loader, Script, Verdict, name_of
 from memload.cli.script_classes import of_class
+from memload.cli.script_collate import made_for
 from memload.cli.script_transforms import sizes_of
 from memload.cli.script_values import folders_of
 
@@ -32,7 +33,10 @@ def verdict_of(script: Script, node: ast.expr | None, before: int, depth: int = 
         return Verdict(
             False,
             "a list of samples is indexed by torch's own code",
-            ("dataset = memload.from_arrays(x=x, y=y)  # arrays or tensors of all samples, one row for each",),
+            Advice(
+                ("dataset = memload.from_arrays(x=x, y=y)",),
+                notes=("x, y: arrays or tensors of all samples, one row for each",),
+            ),
             value.lineno,
         )
     if not isinstance(value, ast.Call):
@@ -58,7 +62,7 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
     if short in ("random_split", "Subset"):
         below = verdict_of(script, inner, call.lineno, depth + 1)
         why = f"{short} of: {below.why}"
-        return Verdict(below.native, why, below.change, below.line or call.lineno, below.fields)
+        return Verdict(below.native, why, below.advice, below.line or call.lineno, below.fields, below.kind)
     if short in ("ConcatDataset", "StackDataset"):
         parts = inner.elts if isinstance(inner, (ast.List, ast.Tuple)) else [one for one in [inner] if one]
         return _of_parts(short, [verdict_of(script, part, call.lineno, depth + 1) for part in parts])
@@ -68,7 +72,10 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
         return Verdict(
             None,
             "a Hugging Face dataset is native in the torch format, of columns of numbers",
-            ('dataset = dataset.with_format("torch")  # see docs/sources.md; images: memload write --images',),
+            Advice(
+                ('dataset = dataset.with_format("torch")',),
+                notes=("docs/sources.md; images: memload write --images",),
+            ),
             call.lineno,
         )
     return _UNKNOWN
@@ -82,10 +89,29 @@ def _of_tensors(script: Script, call: ast.Call) -> Verdict:
             return Verdict(
                 False,
                 "a TensorDataset of tensors on a GPU is indexed by torch",
-                ("keep the tensors on the CPU here, and give FastLoader device=device; or: memload.to_device(ds)",),
+                Advice(
+                    ("device=device  # in FastLoader",),
+                    notes=(
+                        "keep the tensors on the CPU here; or have all of them on the device: memload.to_device(ds)",
+                    ),
+                ),
                 call.lineno,
             )
-    return Verdict(True, "a TensorDataset of tensors on the CPU", fields=tuple(range(len(call.args))))
+    fields = tuple(range(len(call.args)))
+    return Verdict(True, "a TensorDataset of tensors on the CPU", fields=fields, kind="tuple")
+
+
+def composes_of_rows(script: Script, loader: Loader) -> Iterator[int]:
+    """Yield the lines of what classes of the script are given that read rows of files: their advice keeps it."""
+    for call in made_for(script, loader):
+        made = script.class_named(script.called(call))
+        code = () if made is None else of_class(script, made.name, call).advice.code
+        if not any("prepare" in line for line in code):
+            continue
+        for given in [*call.args, *(one.value for one in call.keywords)]:
+            value = script.value_of(given, call.lineno)
+            if isinstance(value, ast.Call):
+                yield value.lineno
 
 
 def is_move(node: ast.AST) -> bool:
@@ -114,7 +140,7 @@ def _of_parts(kind: str, parts: Sequence[Verdict]) -> Verdict:
 
 def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
     if kind == "FakeData":
-        return Verdict(False, "FakeData makes images as they are asked for", (), call.lineno)
+        return Verdict(False, "FakeData makes images as they are asked for", line=call.lineno)
     if kind in _IN_MEMORY:
         return Verdict(
             False,
@@ -123,25 +149,25 @@ def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
             call.lineno,
             ("image", "label"),
         )
-    change = _from_folders(script, kind, call)
-    return Verdict(
-        False, f"{kind} decodes each image in each epoch, in Python", change, call.lineno, ("image", "label")
-    )
+    why = f"{kind} decodes each image in each epoch, in Python"
+    return Verdict(False, why, _from_folders(script, kind, call), call.lineno, ("image", "label"))
 
 
-def _from_memory(script: Script, kind: str, call: ast.Call) -> tuple[str, ...]:
+def _from_memory(script: Script, kind: str, call: ast.Call) -> Advice:
     name = script.name_for(call) or "dataset"
     of_labels = next((ast.unparse(one.value) for one in call.keywords if one.arg == "target_transform"), "None")
-    left_out = f"# target_transform={of_labels} is left out: give from_arrays what it makes of all labels"
     elsewhere = indexed_elsewhere(script, name)
     rows = f"{name}_rows" if elsewhere else name
-    lines = ", ".join(map(str, elsewhere))
-    return (
+    notes = [f"below line {call.lineno}:"]
+    if elsewhere:
+        notes.append(f"{rows} is for the loader; {name} stays what line {', '.join(map(str, elsewhere))} indexes")
+    if of_labels != "None":
+        notes.append(f"target_transform={of_labels} is left out: give from_arrays what it makes of all labels")
+    code = (
         f"{rows} = memload.from_arrays(image={name}.data{_PLANES.get(kind, '[:, None]')}, "
-        f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')  # below this line",
-        *([f"# {rows} for the loader; {name} stays what line {lines} indexes"] if elsewhere else []),
-        *([] if of_labels == "None" else [left_out]),
+        f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')"
     )
+    return Advice((code,), notes=(*notes[1:], notes[0]))
 
 
 def indexed_elsewhere(script: Script, name: str) -> list[int]:
@@ -150,26 +176,24 @@ def indexed_elsewhere(script: Script, name: str) -> list[int]:
     return sorted({node.lineno for node in nodes if name_of(node.value) == name})
 
 
-def _from_folders(script: Script, kind: str, call: ast.Call) -> tuple[str, ...]:
+def _from_folders(script: Script, kind: str, call: ast.Call) -> Advice:
     folders = _folders(script, call) or ["DIR"]
     labels = " --labels folders" if kind in _FOLDERS else ""
     targets = targets_of(script, call)
     sizes = sizes_of(script, call)
     by_turn = sizes if len(sizes) == len(folders) else sizes[:1] * len(folders)
     commands = [
-        f"memload write --images {folder}{labels}{size.partition('  #')[0]} {target}      (once, on the command line)"
+        f"memload write --images {folder}{labels}{size.partition('  #')[0]} {target}"
         for folder, size, target in zip(folders, by_turn, targets, strict=True)
     ]
     notes = [size.partition("  # ")[2] for size in by_turn if "  # " in size]
     if any("--size N" in size for size in by_turn):
         crops = any("--size N --fit crop" in size for size in by_turn)
         notes = notes or [f"N: how large images are kept{', from which a cast takes its crops' if crops else ''}"]
-    return (
-        *commands,
-        *(f"({note})" for note in dict.fromkeys(notes)),
-        *(["(DIR is one folder of the loader: a set of its own for each)"] if folders == ["DIR"] else []),
-        _assigned(script, call, targets),
-    )
+    if folders == ["DIR"]:
+        notes.append("DIR is one folder of the loader: a set of its own for each")
+    notes.append("labels are as before; what memload.open returns has no .classes")
+    return Advice((_assigned(script, call, targets),), tuple(commands), tuple(dict.fromkeys(notes)))
 
 
 def targets_of(script: Script, call: ast.Call) -> list[str]:
@@ -191,15 +215,14 @@ def _calls_of_folders(script: Script) -> list[ast.Call]:
 
 def _assigned(script: Script, call: ast.Call, targets: list[str]) -> str:
     """Return the line that opens what the commands made, in the place of a dataset or of a dict of datasets."""
-    form = '.as_tuple("image", "label")  # its labels are as before; without .classes'
+    form = '.as_tuple("image", "label")'
     for statement in ast.walk(script.tree):
         made = statement.value if isinstance(statement, ast.Assign) else None
         if isinstance(statement, ast.Assign) and isinstance(made, ast.DictComp) and made.value is call:
             of, over = (ast.unparse(one) for one in (made.generators[0].target, made.generators[0].iter))
             if len(made.generators) == 1 and len(targets) > 1 and ast.unparse(made.key) == of:
-                opened, _, note = form.partition("  ")
                 name = ast.unparse(statement.targets[0])
-                return f'{name} = {{{of}: memload.open(f"shards/{{{of}}}/"){opened} for {of} in {over}}}  {note}'
+                return f'{name} = {{{of}: memload.open(f"shards/{{{of}}}/"){form} for {of} in {over}}}'
     name = script.name_for(call) or "dataset"
     return f"{name} = memload.open({json.dumps(targets[0]) if len(targets) == 1 else 'TARGET'}){form}"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from memload.cli.script_reads import ClassOf, Sample, local_of, quoted
+from memload.cli.script import Advice
+from memload.cli.script_names import local_of, quoted
+from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_values import text_of
 
 _IMAGES = frozenset(
@@ -25,7 +27,7 @@ _NAMED = frozenset(
 """Columns of a table that `memload write` takes for names of images without being told."""
 
 
-def decoded_once(one: ClassOf, sample: Sample) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]:
     """Return the command that decodes the images of a class once, and the fields of a sample then.
 
     Both are empty if the class opens no images, or if a sample has more than an image and cells of a table.
@@ -33,29 +35,29 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[tuple[str, ...], tuple[s
     calls = [node for node in ast.walk(one.made) if isinstance(node, ast.Call)]
     opened = next((call for call in calls if one.script.called(call) in _IMAGES and call.args), None)
     if opened is None:
-        return (), ()
+        return Advice(), ()
     columns = [_column(one, part.code) for part in sample.parts]
     computed = [part.name for part, column in zip(sample.parts, columns, strict=True) if column is None and part.name]
     table = _table(one)
     if sample.transform or (table and len(computed) > 1):
-        return (), ()
+        return Advice(), ()
     folder = _folder(one, opened.args[0])
     named = _column_of_names(one, opened.args[0])
     option = f" --image-column {named or 'NAME'}" if table and named not in _NAMED else ""
-    labels = f" --table {table}{option}" if table else " [--labels TABLE.csv]"
+    labels = f" --table {table}{option}" if table else ""
     fields = ["image", *(column or "COLUMN" for column in columns if column is not None)]
     in_order = ["image" if column is None else column or "COLUMN" for column in columns]
     if not table:
         in_order = ["image", "label"] if len(in_order) == 2 else []
     form = f".as_tuple({', '.join(map(quoted, in_order))})" if sample.kind == "tuple" and len(fields) > 1 else ""
-    note = "" if form else '  # .as_tuple("image", "label") for batches that are tuples'
-    name = one.script.name_for(one.call) or "dataset"
-    change = (
-        f"memload write --images {folder or 'DIR'}{' [--masks DIR]' if not table else ''}{labels} --size N shards/   "
-        "(once; decodes in C)",
-        f'{name} = memload.open("shards/"){form}{note}',
-    )
-    return change, tuple(in_order) if sample.kind == "tuple" else ()
+    notes = ["N: how large images are kept; they are decoded once, in C"]
+    if not table:
+        notes.append("--labels TABLE.csv adds the columns of a table to the images, and --masks DIR their masks")
+    if not form:
+        notes.append('.as_tuple("image", "label") makes batches that are tuples')
+    command = f"memload write --images {folder or 'DIR'}{labels} --size N shards/"
+    advice = Advice((f'{one.name} = memload.open("shards/"){form}',), (command,), tuple(notes))
+    return advice, tuple(in_order) if sample.kind == "tuple" else ()
 
 
 def _expanded(one: ClassOf, node: ast.expr, before: int = 10**9) -> tuple[ast.expr, int]:

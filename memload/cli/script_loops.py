@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memload.cli.script import Loader, Loop, Script, Verdict, name_of, root_of
 from memload.cli.script_data import is_move
-from memload.cli.script_steps import Step, cast_of, step_of
+from memload.cli.script_steps import Step, done_by, step_of
 
 _NUMBERS = frozenset(["float", "half", "bfloat16", "double"])
 
@@ -69,7 +69,7 @@ def _converted(
     if name not in _NUMBERS and not (name == "to" and any("float" in one for one in given)):
         return None
     whole, steps = _around(script, loop, call)
-    cast, _ = cast_of(steps)
+    cast = done_by(steps).cast
     field = _field(whole, loop, verdict(loop.loader))
     return "the loader can convert while it gathers, together with a scale, mean and std", (
         f"cast={{{field or 'FIELD'}: {cast or 'memload.Cast(torch.float32)'}}}  # in FastLoader"
@@ -84,7 +84,9 @@ def _around(script: Script, loop: Loop, call: ast.Call) -> tuple[ast.expr, list[
         for node in (one for one in ast.walk(statement) if isinstance(one, ast.expr)):
             if any(inner is call for inner in ast.walk(node)):
                 base, steps = _steps(script, loop, node)
-                if base is not None and len(steps) > len(best[1]) and not cast_of(steps)[1]:
+                done = done_by(steps)
+                of_rows = done.methods or any(step.kind == "NCHW" for step in steps)  # axes here are those of a batch
+                if base is not None and len(steps) > len(best[1]) and done.whole and not of_rows:
                     best = base, steps
     return best
 

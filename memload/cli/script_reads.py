@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
+import keyword
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from memload.cli.script import Script, name_of
+from memload.cli.script_names import assigned_in, is_none, is_text, local_of, quoted
 from memload.cli.script_steps import Step, step_of
 from memload.cli.script_values import text_of
 
-_FILES = frozenset(["h5py.File", "numpy.load"])
+FILES = frozenset(["h5py.File", "numpy.load", "numpy.memmap"])
+"""What opens a file of arrays."""
+_OF_MEMMAP = ("filename", "dtype", "mode", "offset", "shape", "order")
 _DEPTH = 30
 _NAMES = 200
 _T = TypeVar("_T")
@@ -27,13 +30,16 @@ class Read:
     """What an expression reads.
 
     Attributes:
-        kind: "h5py.File" or "numpy.load".
+        kind: what opens the file, one of `FILES`.
         path: the code of the path, outside of the class.
         key: the name of the array in the file, or its code where that is no text; "" before one is named.
         is_code: whether `key` is code.
         index: by what its rows are indexed, in terms of the row's number; None before they are.
         steps: what is done to each row.
         own_key: whether the key depends on the row's number, so that each sample has arrays of its own.
+        options: of a file of bare rows the arguments of `memload.open`, such as 'dtype="uint8", shape=(8,)'.
+        rows: of a file of bare rows the code of how many the script maps; "" if it does not say it.
+        array: of an array that only its own code describes, that code; "" of others.
     """
 
     kind: str
@@ -43,6 +49,15 @@ class Read:
     index: ast.expr | None = None
     steps: tuple[Step, ...] = ()
     own_key: bool = False
+    options: str = ""
+    rows: str = ""
+    array: str = ""
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """What makes two reads the same row of the same array."""
+        index = "" if self.index is None else ast.dump(self.index)
+        return self.kind, self.path, self.key, self.array, index
 
 
 @dataclass(frozen=True)
@@ -62,11 +77,13 @@ class Sample:
         kind: the form.
         parts: its fields.
         transform: the code of a transform of the whole sample, outside of the class; "" without one.
+        line: above which its parts are what they are.
     """
 
     kind: str
     parts: list[Part] = field(default_factory=list)
     transform: str = ""
+    line: int = 0
 
 
 @dataclass
@@ -90,6 +107,11 @@ class ClassOf:
     def method(self, name: str) -> ast.FunctionDef | None:
         """Return a method of the class."""
         return next((one for one in self.made.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+
+    @property
+    def name(self) -> str:
+        """The name that the script gives to the dataset, or "dataset"."""
+        return self.script.name_for(self.call) or "dataset"
 
     @property
     def getter(self) -> ast.FunctionDef:
@@ -120,13 +142,14 @@ class ClassOf:
     def assigned(self, attribute: str) -> Iterator[tuple[ast.FunctionDef, int, ast.expr]]:
         """Yield what is assigned to `self.ATTRIBUTE`, with the method and the line, but for None."""
         for method in (one for one in self.made.body if isinstance(one, ast.FunctionDef)):
-            for target, _, value in _assigned_in(method):
-                if target == f"self.{attribute}" and not _is_none(value):
+            for target, _, value in assigned_in(method):
+                if target == f"self.{attribute}" and not is_none(value):
                     yield method, value.lineno, value
 
     def _first_of(self, name: str, take: Callable[[ast.expr, ast.FunctionDef, int], _T | None]) -> _T | None:
-        """Return the first that is known of what is assigned to `self.ATTRIBUTE`; None inside of what is its own."""
-        if name in self.followed:
+        """Return what is known of the value of `self.ATTRIBUTE`; None inside of its own, or where there are several."""
+        values = [value for _, _, value in self.assigned(name.removeprefix("self."))]
+        if name in self.followed or len({ast.unparse(value) for value in values}) > 1:
             return None
         self.followed.add(name)
         try:
@@ -166,7 +189,7 @@ class ClassOf:
                 kept = part.id == keep and local_of(method, keep, before) is None
                 return meant(part) if part.id in names and not kept else part
 
-        names = {one.arg for one in method.args.args} | {name for name, _, _ in _assigned_in(method)}
+        names = {one.arg for one in method.args.args} | {name for name, _, _ in assigned_in(method)}
         made = Inside().visit(copy.deepcopy(node))
         assert isinstance(made, ast.expr)
         return None if unknown else made
@@ -187,7 +210,9 @@ class ClassOf:
         returned = [one for one in ast.walk(self.getter) if isinstance(one, ast.Return) and one.value is not None]
         if not returned:
             return Sample("one")
-        last = max(returned, key=lambda one: one.lineno)
+        if len(returned) > 1:
+            return _of_several(returned)
+        last = returned[0]
         assert last.value is not None
         value, before, transform = self._followed(last.value, last.lineno)
         if isinstance(value, ast.Call) and name_of(value.func) == "dict" and not value.args:
@@ -199,10 +224,12 @@ class ClassOf:
             ]
         elif isinstance(value, (ast.Tuple, ast.List)):
             parts = [Part("", one, self.read(one, self.getter, before)) for one in value.elts]
-            return Sample("tuple", _named(parts), transform)
+            return Sample("tuple", _named(parts), transform, before)
         else:
-            return Sample("one", _named([Part("", value, self.read(value, self.getter, before))]), transform)
-        return Sample("dict", [Part(name, one, self.read(one, self.getter, before)) for name, one in pairs], transform)
+            parts = _named([Part("", value, self.read(value, self.getter, before))])
+            return Sample("one", parts, transform, before)
+        parts = [Part(name, one, self.read(one, self.getter, before)) for name, one in pairs]
+        return Sample("dict", parts, transform, before)
 
     def _followed(self, node: ast.expr, before: int) -> tuple[ast.expr, int, str]:
         """Return the tuple or dict that is returned, the line where it is made, and the code of its transform."""
@@ -212,7 +239,7 @@ class ClassOf:
                 given = self.outside(node.func, self.getter, before)
                 if given is None:
                     break
-                transform = "" if _is_none(given) else ast.unparse(given)
+                transform = "" if is_none(given) else ast.unparse(given)
                 node = node.args[0]
                 continue
             local = local_of(self.getter, name_of(node), before) if isinstance(node, ast.Name) else None
@@ -230,14 +257,15 @@ class ClassOf:
             return None if local is None else self.read(local[1], method, local[0], depth + 1)
         if name_of(node).startswith("self."):
             return self._first_of(name_of(node), lambda value, inner, line: self.read(value, inner, line, depth + 1))
-        if isinstance(node, ast.Call) and self.script.called(node) in _FILES and node.args:
-            own = self.depends_on_row(node.args[0], method, before)
-            return Read(self.script.called(node), self.path_of(node.args[0], method, before), own_key=own)
+        if isinstance(node, ast.Call) and self.script.called(node) in FILES and node.args:
+            return self._opened(node, method, before)
         if isinstance(node, ast.Subscript):
             base = self.read(node.value, method, before, depth + 1)
             return None if base is None else self._indexed(base, node, method, before)
         if isinstance(node, ast.Call) and name_of(node.func) in ("int", "float") and len(node.args) == 1:
-            return self.read(node.args[0], method, before, depth + 1)  # a row of one number
+            base = self.read(node.args[0], method, before, depth + 1)  # a row of one number
+            step = Step("number") if name_of(node.func) == "int" else Step("dtype", "torch.float64")
+            return None if base is None else replace(base, steps=(*base.steps, step))
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -246,6 +274,20 @@ class ClassOf:
         ):
             return self.read(ast.Subscript(node.func.value, node.args[0], ast.Load()), method, before, depth + 1)
         return self._changed(node, method, before, depth)
+
+    def _opened(self, node: ast.Call, method: ast.FunctionDef, before: int) -> Read:
+        opened = Read(
+            self.script.called(node),
+            self.path_of(node.args[0], method, before),
+            own_key=self.depends_on_row(node.args[0], method, before),
+        )
+        if opened.kind != "numpy.memmap":
+            return opened
+        given = dict(zip(_OF_MEMMAP, node.args, strict=False)) | {
+            one.arg: one.value for one in node.keywords if one.arg
+        }
+        known = {name: self.outside(one, method, before) for name, one in given.items()}
+        return _of_memmap(self.script, opened, ast.unparse(node.func), known)
 
     def path_of(self, node: ast.expr, method: ast.FunctionDef, before: int) -> str:
         """Return the code of a path, outside of the class; "PATH" if it needs what is inside."""
@@ -258,7 +300,7 @@ class ClassOf:
         if method is not self.getter or depth > _DEPTH:
             return False
         names = _names_in(node)
-        values = [(line, value) for target, line, value in _assigned_in(method) if target in names and line < before]
+        values = [(line, value) for target, line, value in assigned_in(method) if target in names and line < before]
         return self.index in names or any(self.depends_on_row(value, method, line, depth + 1) for line, value in values)
 
     def _changed(self, node: ast.expr, method: ast.FunctionDef, before: int, depth: int) -> Read | None:
@@ -272,7 +314,7 @@ class ClassOf:
         if not (isinstance(node, ast.Call) and name_of(node.func).startswith("self.") and len(node.args) == 1):
             return None
         given = self.outside(node.func, self.getter, 10**9)
-        return node.args[0], [] if given is not None and _is_none(given) else [Step("other", ast.unparse(node))]
+        return node.args[0], [] if given is not None and is_none(given) else [Step("other", ast.unparse(node))]
 
     def _constant(self, node: ast.expr, method: ast.FunctionDef, before: int) -> str:
         made = self.outside(node, method, before)
@@ -287,7 +329,8 @@ class ClassOf:
         where = node.slice
         other = replace(base, steps=(*base.steps, Step("other", ast.unparse(node))))
         if base.index is not None:
-            return other
+            step = step_of(self.script, node, lambda _: "")  # a new axis
+            return other if step is None else replace(base, steps=(*base.steps, *step[1]))
         keep = self.index if method is self.getter else ""
         made = self.outside(where, method, before, keep)
         own = made is not None and keep in _names_in(made)
@@ -302,72 +345,49 @@ class ClassOf:
         return replace(base if all(map(_is_whole, axes[1:])) else other, index=axes[0])
 
 
-def local_of(method: ast.FunctionDef, name: str, before: int) -> tuple[int, ast.expr] | None:
-    """Return the line and the value that a name in a method was last assigned above a line.
-
-    It is None if that was never, or if it depends on a condition or a loop.
-    """
-    above = [(line, value) for target, line, value in _assigned_in(method) if target == name and line < before]
-    if not name or not above or any(value in _dependent(method) for _, value in above):
-        return None
-    return max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1]
-
-
-@functools.lru_cache(maxsize=64)
-def _dependent(method: ast.FunctionDef) -> frozenset[ast.AST]:
-    """Return what stands inside of loops, and of conditions that are more than whether an attribute is given."""
-    return frozenset(
-        inner
-        for node in ast.walk(method)
-        if isinstance(node, (ast.For, ast.While, ast.Try))
-        or (isinstance(node, ast.If) and not _of_attributes(node.test))
-        for inner in ast.walk(node)
-    )
+def _of_memmap(script: Script, opened: Read, function: str, given: dict[str, ast.expr | None]) -> Read:
+    """Return the read of `numpy.memmap`, as the arguments of `memload.open`, or else as the array that it makes."""
+    dtype, shape, offset = given.get("dtype"), given.get("shape"), given.get("offset")
+    named = '"uint8"' if dtype is None else quoted(str(dtype.value)) if is_text(dtype) else ast.unparse(dtype)
+    shape = None if shape is None else script.value_of(shape, 10**9)
+    axes = shape.elts if isinstance(shape, ast.Tuple) else [shape] if isinstance(shape, ast.Constant) else []
+    if None in given.values() or "order" in given or ("shape" in given and not axes):
+        others = [
+            f"{name}={ast.unparse(one)}" for name, one in given.items() if one and name not in ("filename", "dtype")
+        ]
+        return replace(opened, array=f"{function}({', '.join([opened.path, f'dtype={named}', *others])})")
+    row = ast.unparse(ast.Tuple(list(axes[1:]), ast.Load()))
+    behind = "" if offset is None else f", offset={ast.unparse(offset)}"
+    rows = ast.unparse(axes[0]) if axes else ""
+    return replace(opened, options=f"dtype={named}, shape={row}{behind}", rows=rows)
 
 
-def _of_attributes(test: ast.expr) -> bool:
-    """Return whether a test asks nothing but attributes of the object, as `if self.transform is not None` does."""
-    names = {one.id for one in ast.walk(test) if isinstance(one, ast.Name)}
-    return names == {"self"} and not any(isinstance(one, ast.Call) for one in ast.walk(test))
-
-
-@functools.lru_cache(maxsize=64)
-def _assigned_in(method: ast.FunctionDef) -> tuple[tuple[str, int, ast.expr], ...]:
-    """Return the names that a method assigns to, the line of each, and the value."""
-    return tuple(
-        (name_of(target), value.lineno if isinstance(statement, ast.With) else getattr(statement, "lineno", 0), value)
-        for statement in ast.walk(method)
-        for target, value in _assignments(statement)
-    )
-
-
-def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    if isinstance(statement, ast.Assign):
-        for target in statement.targets:
-            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-                yield from zip(target.elts, statement.value.elts, strict=False)
-            else:
-                yield target, statement.value
-    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        yield statement.target, statement.value
-    elif isinstance(statement, ast.AugAssign):
-        yield statement.target, ast.copy_location(ast.BinOp(statement.target, statement.op, statement.value), statement)
-    elif isinstance(statement, ast.With):
-        yield from ((one.optional_vars, one.context_expr) for one in statement.items if one.optional_vars is not None)
+def _of_several(returned: Sequence[ast.Return]) -> Sample:
+    """Return what is known of a sample that one of several statements returns: the names of its parts, at most."""
+    values = [one.value for one in returned]
+    if all(isinstance(one, ast.Tuple) for one in values):
+        elements = [one.elts for one in values if isinstance(one, ast.Tuple)]
+        if len({len(one) for one in elements}) == 1:
+            return Sample("tuple", _named([Part("", one, None) for one in elements[-1]]))
+    return Sample("one" if not any(isinstance(one, (ast.Tuple, ast.Dict)) for one in values) else "dict")
 
 
 def _named(parts: Sequence[Part]) -> list[Part]:
     """Return parts of a tuple with names: of variables, or of what they read."""
     keys = ["" if one.read is None or one.read.is_code else one.read.key.rpartition("/")[2] for one in parts]
     names = [key or _name_in(one.code) for key, one in zip(keys, parts, strict=True)]
-    free = [name if name.isidentifier() and names.count(name) == 1 else f"x{place}" for place, name in enumerate(names)]
+    fit = [name.isidentifier() and not keyword.iskeyword(name) and names.count(name) == 1 for name in names]
+    free = [name if good else f"x{place}" for place, (name, good) in enumerate(zip(names, fit, strict=True))]
     return [replace(one, name=name) for one, name in zip(parts, free, strict=True)]
 
 
 def _name_in(code: ast.expr) -> str:
-    """Return the variable that a part of a tuple is, or the attribute that it is made of; "" without either."""
-    attributes = [name_of(one) for one in ast.walk(code) if name_of(one).startswith("self.")]
-    return code.id if isinstance(code, ast.Name) else next((one.removeprefix("self.") for one in attributes), "")
+    """Return what a part of a tuple is called: a variable, a column such as `row["label"]`, an attribute; else ""."""
+    if isinstance(code, ast.Name):
+        return code.id
+    keys = [str(one.slice.value) for one in ast.walk(code) if isinstance(one, ast.Subscript) and is_text(one.slice)]
+    attributes = [name_of(one).removeprefix("self.") for one in ast.walk(code) if name_of(one).startswith("self.")]
+    return next(iter([*keys, *attributes]), "")
 
 
 def _axes(where: ast.expr) -> Sequence[ast.expr]:
@@ -385,15 +405,6 @@ def _is_whole(node: ast.expr) -> bool:
     return (isinstance(node, ast.Constant) and node.value is ...) or (isinstance(node, ast.Tuple) and not node.elts)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
 def _is_number(node: ast.expr | None) -> bool:
     node = node.operand if isinstance(node, ast.UnaryOp) else node
     return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
-
-
-def quoted(text: str) -> str:
-    """Return the code of a text, in double quotes."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

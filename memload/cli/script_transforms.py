@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memload.cli.script import Script
+from memload.cli.script import Advice, Script
 from memload.cli.script_values import text_of, turns_around
 
 _COMPOSE = ("transforms.Compose", "v2.Compose")
@@ -15,7 +15,7 @@ _UNSEEDED = ("numpy.random.", "random.")
 """What draws from generators of the whole process, which threads share."""
 
 
-def casts_of_transforms(script: Script) -> Iterator[tuple[int, tuple[str, ...]]]:
+def casts_of_transforms(script: Script) -> Iterator[tuple[int, Advice]]:
     """Yield the line of each `Compose` or lone `ToTensor`, and the cast that does the same as what it has.
 
     Casts are of images (C, H, W): as `memload write --images` stores them, and as sets in memory are opened.
@@ -124,19 +124,27 @@ def _taken(script: Script, steps: Sequence[ast.expr]) -> _Steps:
     return made
 
 
-def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> tuple[str, ...]:
+def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> Advice:
     made = _taken(script, steps)
     plain = ["std=255"] if made.options == ["scale=1 / 255"] else made.options  # as ToTensor, to the last bit
     options = [*plain, *(["channels=-3"] if made.options or made.augment else [])]
     if made.augment:
         options.append(f"augment=memload.Augment({', '.join(made.augment)})")
-    code = [f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}'] if options else []
+    code = (f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}  # in FastLoader',) if options else ()
+    notes = []
+    if "scale=1 / 255" in plain:
+        notes.append(
+            "pixels differ by some 1e-7 from those of ToTensor, which divides by 255; for the same bits: std=255 in "
+            "the place of scale, mean and std, and Normalize in batch_transform"
+        )
     if made.sizes:
         command = f"the command of line {line}" if line else f"memload write --images DIR{made.size_options}"
-        code.append(f"{made.what_sizes}: once, by {command}")
+        notes.append(f"{made.what_sizes}: once, by {command}")
     if made.others:
-        code.append(f"{', '.join(made.others)}: dataset.map(fn), or batch_transform=fn for whole batches")
-    return tuple(code)
+        notes.append(
+            f"not followed: {', '.join(made.others)}: dataset.map(fn), or batch_transform=fn for whole batches"
+        )
+    return Advice(code, notes=tuple(notes))
 
 
 @dataclass

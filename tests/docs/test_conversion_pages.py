@@ -71,7 +71,7 @@ def test_what_is_said_of_the_scripts_of_the_page_is_what_the_page_does(tmp_path)
         found = init.findings(Script.read(tmp_path / "script.py"))
         (loader,) = [one for one in found if one.about == "loader"]
         assert loader.native is SCRIPTS[name]
-        said = "\n".join(line for one in found for line in one.change)
+        said = "\n".join(line for one in found for line in (*one.change, *one.commands, *one.notes))
         wanted = {
             "Photos": [
                 "memload write --images",

@@ -117,7 +117,7 @@ def test_folders_of_options_and_settings_are_known(tmp_path, before, path):
     text = f"{before}\nfrom torchvision import datasets\n{HEAD}DataLoader(datasets.ImageFolder({path}))\n"
     (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
     folder = "data/../photos" if "Path" in before else "photos"
-    assert advice.change[0].startswith(f"memload write --images {folder} --labels folders")
+    assert advice.commands[0].startswith(f"memload write --images {folder} --labels folders")
 
 
 def test_folders_that_a_function_is_given_are_known_by_its_one_call(tmp_path):
@@ -128,11 +128,11 @@ def made(root="other", size=3):
 loader = made("photos")
 """
     (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
-    assert advice.change[0].startswith("memload write --images photos ")
+    assert advice.commands[0].startswith("memload write --images photos ")
     (advice,) = [one for one in found(tmp_path, text.replace('"photos"', "")) if one.about == "dataset"]
-    assert advice.change[0].startswith("memload write --images other ")
+    assert advice.commands[0].startswith("memload write --images other ")
     (advice,) = [one for one in found(tmp_path, f"{text}more = made('third')\n") if one.about == "dataset"]
-    assert advice.change[0].startswith("memload write --images DIR ")
+    assert advice.commands[0].startswith("memload write --images DIR ")
 
 
 def test_two_folders_do_not_share_a_set_of_shards(tmp_path):
@@ -142,7 +142,7 @@ DataLoader(datasets.ImageFolder("photos/train"))
 DataLoader(datasets.ImageFolder("photos/val"))
 """
     advice = [one for one in found(tmp_path, text) if one.about == "dataset"]
-    assert ["shards/train/" in one.change[0] for one in advice] == [True, False]
+    assert ["shards/train/" in one.commands[0] for one in advice] == [True, False]
     assert 'memload.open("shards/val/")' in advice[1].change[-1]
 
 
@@ -162,11 +162,11 @@ names = sets["train"].classes
 numbers = sets["val"].class_to_idx
 """
     told = found(tmp_path, text)
-    (advice,) = [one.change for one in told if one.about == "dataset"]
-    for line in advice[:2]:
-        assert main(line.partition("   ")[0].replace("--size N", "--size 8").split()[1:]) == 0
-    assert advice[2].startswith("(N: how large images are kept")
-    exec(advice[-1], made := {"memload": memload})
+    (advice,) = [one for one in told if one.about == "dataset"]
+    for line in advice.commands:
+        assert main(line.replace("--size N", "--size 8").split()[1:]) == 0
+    assert advice.notes[0].startswith("N: how large images are kept")
+    exec(advice.change[-1], made := {"memload": memload})
     assert made["sets"]["train"][0][0].shape == (3, 8, 8)
     assert made["sets"]["val"][0][0].shape == (3, 4, 4)
     names, numbers = [eval(one.change[0], made) for one in told if one.about == "use"]
@@ -181,9 +181,9 @@ data = datasets.FashionMNIST("here")
 loader = DataLoader(data)
 print(data[0])
 """
-    (advice,) = [one.change for one in found(tmp_path, text) if one.about == "dataset"]
-    assert advice[0].startswith("data_rows = memload.from_arrays(image=data.data")
-    assert "what line 8 indexes" in advice[1]
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert advice.change[0].startswith("data_rows = memload.from_arrays(image=data.data")
+    assert "what line 8 indexes" in advice.notes[0]
     (advice,) = [one.change for one in found(tmp_path, text.replace("[0]", "")) if one.about == "dataset"]
     assert advice[0].startswith("data = memload.from_arrays(image=data.data")
 

@@ -166,8 +166,8 @@ DataLoader(Trials("s.h5"))
 """
     (advice,) = [one.change for one in found(files, text) if one.about == "dataset"]
     assert advice[0].startswith('dataset = memload.open("s.h5", key="stim")')
-    assert "dataset.map(fn)" in advice[-1]
-    assert "unsqueeze(0)" in advice[-1]
+    assert advice[-1] == "dataset = dataset.map(prepare)"
+    assert "    return torch.sqrt(sample).unsqueeze(0)" in advice
 
 
 BEYOND_ROWS = {
@@ -217,9 +217,9 @@ class Trials(Dataset):
         return x
 DataLoader(Trials())
 """
-    (advice,) = [one.change for one in found(files, text) if one.about == "dataset"]
-    assert "it draws random numbers: by torch.rand" in advice[-1]
-    assert "[::-1]" not in " ".join(advice)
+    (advice,) = [one for one in found(files, text) if one.about == "dataset"]
+    assert "__getitem__ draws random numbers: by torch.rand" in advice.notes[-2]
+    assert "[::-1]" not in " ".join(advice.change)
 
 
 @pytest.mark.parametrize("count", ["3", "self.lags"])
@@ -307,10 +307,10 @@ def test_images_that_a_table_names_have_their_command(files):
         for k in (3, 0, 7, 1):
             Image.fromarray(np.full((8, 8, 3), k, np.uint8)).save(f"photos/{k}.png")
             table.writerow([f"{k}.png", k])
-    (advice,) = [one.change for one in found(files, HEAD + PHOTOS) if one.about == "dataset"]
-    command, opened = advice
-    assert command.startswith("memload write --images photos --table table.csv --size N shards/ ")
-    assert main(command.partition("  ")[0].replace("N", "8").split()[1:]) == 0
+    (advice,) = [one for one in found(files, HEAD + PHOTOS) if one.about == "dataset"]
+    (command,), (opened,) = advice.commands, advice.change
+    assert command == "memload write --images photos --table table.csv --size N shards/"
+    assert main(command.replace("N", "8").split()[1:]) == 0
     exec(HEAD + PHOTOS, names := {"memload": memload})
     exec(opened, names)
     ((image, score),) = memload.FastLoader(names["dataset"], 4)
@@ -358,9 +358,10 @@ def test_a_class_of_images_and_landmarks_is_stored_up_to_its_random_transforms(f
         for k in range(6):
             Image.fromarray(np.full((8, 8, 3), k, np.uint8)).save(f"faces/{k}.png")
             table.writerow([f"{k}.png", k, 1, 2, 3])
-    (advice,) = [one.change for one in found(files, HEAD + LANDMARKS) if one.about == "dataset"]
+    (told,) = [one for one in found(files, HEAD + LANDMARKS) if one.about == "dataset"]
+    advice = told.change
     assert "writer.extend(**batch)  # image, landmarks" in advice[2]
-    assert any(line.startswith("# RandomShift draws from a generator that threads share") for line in advice)
+    assert any(line.startswith("RandomShift draws from a generator that threads share") for line in told.notes)
     exec(HEAD + LANDMARKS, names := {"memload": memload})
     stock = list(names["loader"])
     exec("\n".join(advice), names)

@@ -1,0 +1,106 @@
+"""What the names in a method of a script are, where that does not depend on how it runs; and kinds of constants."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from memload.cli.script import name_of, root_of
+
+
+def local_of(method: ast.FunctionDef, name: str, before: int) -> tuple[int, ast.expr] | None:
+    """Return the line and the value that a name in a method was last assigned above a line.
+
+    It is None if that was never, if it depends on a condition or a loop, or if a statement changes the value in place.
+    """
+    above = [(line, value) for target, line, value in assigned_in(method) if target == name and line < before]
+    if not name or not above or any(value in _dependent(method) for _, value in above):
+        return None
+    if any(changed == name and line < before for changed, line in _changed_in(method)):
+        return None
+    return max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1]
+
+
+@functools.lru_cache(maxsize=64)
+def _changed_in(method: ast.FunctionDef) -> tuple[tuple[str, int], ...]:
+    """Return the names whose values statements of a method change in place, or may change, with the lines."""
+    found = []
+    for node in ast.walk(method):
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found += [(root_of(one), node.lineno) for one in targets if isinstance(one, ast.Subscript)]
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and name_of(node.value.func) != "print":
+            given = [*node.value.args, *(one.value for one in node.value.keywords)]
+            called = node.value.func.value if isinstance(node.value.func, ast.Attribute) else node.value.func
+            found += [(root_of(one), node.lineno) for one in [called, *given]]
+    return tuple((name, line) for name, line in found if name and name != "self")
+
+
+@functools.lru_cache(maxsize=64)
+def _dependent(method: ast.FunctionDef) -> frozenset[ast.AST]:
+    """Return what stands inside of loops, and of conditions that are more than whether an attribute is given."""
+    return frozenset(
+        inner
+        for node in ast.walk(method)
+        if isinstance(node, (ast.For, ast.While, ast.Try))
+        or (isinstance(node, ast.If) and not (_of_attributes(node.test) and _only_calls_attributes(node)))
+        for inner in ast.walk(node)
+    )
+
+
+def _of_attributes(test: ast.expr) -> bool:
+    """Return whether a test asks nothing but attributes of the object, as `if self.transform is not None` does."""
+    names = {one.id for one in ast.walk(test) if isinstance(one, ast.Name)}
+    return names == {"self"} and not any(isinstance(one, ast.Call) for one in ast.walk(test))
+
+
+def _only_calls_attributes(condition: ast.If) -> bool:
+    """Return whether what a condition assigns to names are calls of attributes, as `x = self.transform(x)` is."""
+    return not condition.orelse and all(
+        name_of(target).startswith("self.") or (isinstance(value, ast.Call) and name_of(value.func).startswith("self."))
+        for statement in condition.body
+        for inner in ast.walk(statement)
+        for target, value in _assignments(inner)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def assigned_in(method: ast.FunctionDef) -> tuple[tuple[str, int, ast.expr], ...]:
+    """Return the names that a method assigns to, the line of each, and the value."""
+    return tuple(
+        (name_of(target), value.lineno if isinstance(statement, ast.With) else getattr(statement, "lineno", 0), value)
+        for statement in ast.walk(method)
+        for target, value in _assignments(statement)
+    )
+
+
+def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                yield from zip(target.elts, statement.value.elts, strict=False)
+            else:
+                yield target, statement.value
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        yield statement.target, statement.value
+    elif isinstance(statement, ast.AugAssign):
+        yield statement.target, ast.copy_location(ast.BinOp(statement.target, statement.op, statement.value), statement)
+    elif isinstance(statement, ast.With):
+        yield from ((one.optional_vars, one.context_expr) for one in statement.items if one.optional_vars is not None)
+
+
+def is_none(node: ast.expr) -> bool:
+    """Return whether an expression is None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    """Return whether an expression is a text."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def quoted(text: str) -> str:
+    """Return the code of a text, in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
