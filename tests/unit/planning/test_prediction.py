@@ -183,7 +183,7 @@ def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):
     ("arguments", "words"),
     [
         ([], "give a path, or --rows and --field"),
-        (["--field", "x", "a.npy"], "--field is of a dataset that does not exist yet: leave it out, or the path a.npy"),
+        (["--field", "x", "a.npy"], "--field: of a dataset that does not exist yet; leave it out, or the path a.npy"),
         (["--rows", "3"], "needs both --rows and --field"),
         (["--rows", "3", "--field", "x:uint8:a"], "expected NAME:DTYPE:SHAPE"),
         (["--rows", "3", "--field", "x:uint8:4", "--cast", "bf16"], "name it, as in --cast x=bf16; the fields are x"),
