@@ -1,7 +1,8 @@
 """How near is a pass over a set in a store to the link, and a cached one to local files?
 
 A server of files with ranges, in a process of its own on loopback, adds latency to each answer. Its link is as fast as
-loopback is, so that this process and the server share the cores without rest, or passes on LINK bytes per second.
+loopback is, so that this process and the server share the cores without rest. With --rate it is slower, and the first
+two of these are asked:
 
 - The first epoch, into a fresh cache or into RAM, beside programs that download the same ranges in the same order with
   obstore, and throw them away: of asyncio, 32 and 192 at once, of which the faster one counts, and likewise of 32 and
@@ -9,13 +10,15 @@ loopback is, so that this process and the server share the cores without rest, o
   epoch of the same CPU time, that of the server included, would have if no core ever waited.
 - The epochs after it, with all blocks there, beside the same loader over the local shards.
 - Hits of a pass with room for a part of the set, beside LRU and the best choice for the order of the pass.
+
+    python benchmarks/remote.py
+    python benchmarks/remote.py --rate 2.5 --out results/remote_link.json
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import math
 import os
 import re
@@ -45,7 +48,6 @@ from memload import _core
 from memload.cli.measure import Spread, ratio
 
 LATENCIES = (0.001, 0.020, 0.100)  # seconds
-LINK = 2.5e9 / 8  # bytes per second of the slower link; virtual machines of two cores have 0.75 Gbit/s and more
 ROOMS = (0.25, 0.50, 0.75)  # of the set
 BATCH, AT_ONCE, THREADS = 16, (32, 192), (32, 128)
 LATER, PAIRS = 10, 15  # epochs that are timed together, since one lasts 0.01 s; and how often, in turn
@@ -288,7 +290,10 @@ def hits(bench: Bench, root: Path, nbytes: int, room: float) -> None:
 
 
 def main() -> None:
-    bench = Bench(arguments(__doc__ or "", rounds=3).parse_args())
+    parser = arguments(__doc__ or "", rounds=3)
+    parser.add_argument("--rate", type=float, default=math.inf, metavar="GBIT", help="of the link, in Gbit/s")
+    bench = Bench(parser.parse_args())
+    rate = bench.args.rate * 1e9 / 8
     rows = 100 if bench.args.quick else 1000
     with tempfile.TemporaryDirectory(prefix="memload-bench-", dir=bench.args.cache) as folder:
         root = Path(folder)
@@ -296,9 +301,9 @@ def main() -> None:
         (root / "served").mkdir()
         data = {"image": images, "row": torch.arange(rows)}
         ds = memload.write(root / "served" / "set", data, shard_bytes="16MB", progress=False)
-        for rate, latency in itertools.product((math.inf, LINK), LATENCIES[:1] if bench.args.quick else LATENCIES):
+        for latency in LATENCIES[:1] if bench.args.quick else LATENCIES:
             first_and_second(bench, root, ds.nbytes, latency, rate)
-        for room in ROOMS[1:2] if bench.args.quick else ROOMS:
+        for room in () if rate < math.inf else ROOMS[1:2] if bench.args.quick else ROOMS:
             hits(bench, root, ds.nbytes, room)
     bench.save()
 

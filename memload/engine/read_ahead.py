@@ -22,6 +22,7 @@ from memload.sampling.draws import Indices
 
 _LEAST_WINDOW = 16 << 20  # bytes of batches that are held ahead of the loop, where the cache has room for them
 _SHARE_AHEAD = 16  # of half the room, where the sets do not fit: what is fetched early takes the place of other blocks
+_LATENCIES = 2  # that batches are held ahead at least, where half the room has so many bytes
 _MOST_HELD = 1024  # batches
 _MOST_FORESEEN = 1 << 22  # uses of blocks, whose order is known
 _ANALYSED_AT_ONCE = 32  # batches
@@ -129,6 +130,7 @@ class ReadAhead:
         self._out: deque[HeldBatch] = deque()
         self._uses = [NextUses(cache) for cache in self._caches]
         self._planned_batches = self._foreseen = self._held_bytes = 0
+        self._begun_bytes = self._fetched_bytes = 0  # of the batches held so far, and of what was missing of them
         self._admissions = [link().admission(host) for host in {cache.objects.host for cache in self._caches}]
         self._rooms = list({id(cache.room): cache.room for cache in self._caches}.values())
         self._awaited: HeldBatch | None = None
@@ -267,8 +269,10 @@ class ReadAhead:
             batch = self._planned[0]
             for number, blocks, first in batch.parts[len(batch.missing) :]:
                 batch.missing.append(self._caches[number].begin(blocks))
+                self._fetched_bytes += self._caches[number].bytes_of(batch.missing[-1])
                 self._uses[number].use(first, blocks)
                 self._foreseen -= len(blocks)
+            self._begun_bytes += batch.nbytes
             with self.changed:
                 self._held_bytes += batch.nbytes
                 self._held.append(self._planned.popleft())
@@ -280,11 +284,16 @@ class ReadAhead:
             return True
         most = self._most
         if not self._fits:
-            most = max(most // _SHARE_AHEAD, min(2 * batch.nbytes, most))
+            most = max(most // _SHARE_AHEAD, min(max(2 * batch.nbytes, self._latencies_ahead()), most))
         held = self._held_bytes + batch.nbytes
         if held > most or len(self._held) + len(self._out) >= _MOST_HELD:
             return False
         return held <= _LEAST_WINDOW or not all(one.is_provided for one in self._admissions)
+
+    def _latencies_ahead(self) -> int:
+        """Return the bytes of batches that the loop has while a request is answered, and once more."""
+        product = max(admission.product for admission in self._admissions)
+        return int(_LATENCIES * product * self._begun_bytes / max(1, self._fetched_bytes))
 
     def _push_more(self) -> bool:
         done = False

@@ -32,6 +32,7 @@ class Rate:
 
     Attributes:
         target: bytes that should be in flight.
+        product: bytes that the link has on its way at the rate and latency that were seen; 0 before anything is known.
         is_quick: whether the last requests, and not too few, took less than a second each.
     """
 
@@ -43,7 +44,7 @@ class Rate:
         self._times: deque[float] = deque(maxlen=_SAMPLES)
         self._latency = float("inf")  # the lowest, which is that of a link without a queue
         self._seen = 0.0  # when it was
-        self.target = _FIRST_IN_FLIGHT
+        self.target, self.product = _FIRST_IN_FLIGHT, 0
         self.is_quick = False
 
     def begin(self) -> tuple[float, int]:
@@ -58,9 +59,9 @@ class Rate:
         self._note(took)
         if took < self._latency or self._clock() - self._seen > _LASTING:  # the way may have become longer
             self._latency, self._seen = took, self._clock()
-        product = self._rate((self._delivered - before) / took) * self._latency
+        self.product = int(self._rate((self._delivered - before) / took) * self._latency)
         least = _LEAST_IN_FLIGHT if self._earlier else _FIRST_IN_FLIGHT
-        self.target = int(min(max(product, least), MOST_IN_FLIGHT))
+        self.target = int(min(max(self.product, least), MOST_IN_FLIGHT))
 
     def _rate(self, found: float) -> float:
         """Return the rate that is aimed at, now that this one was found."""
@@ -92,6 +93,11 @@ class Admission:
     def target(self) -> int:
         """Bytes that should be in flight."""
         return self._rate.target
+
+    @property
+    def product(self) -> int:
+        """Bytes that the link has on its way, as `Rate.product`."""
+        return self._rate.product
 
     @property
     def is_quick(self) -> bool:

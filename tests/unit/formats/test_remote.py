@@ -485,7 +485,8 @@ def best_hits(uses, room, held):
     return hits
 
 
-def test_evicted_blocks_are_those_of_farthest_use(sets, proxy):
+def test_evicted_blocks_are_those_of_farthest_use(sets, proxy, monkeypatch):
+    monkeypatch.setattr(Admission, "product", 0)  # what is ahead on a slow link takes some of the room
     rows = list(range(0, ROWS, 4))
     ds = memload.open("s3://bucket/plain", cache_bytes="2MB").as_tuple("image", "y").select(rows)
     cache, before = cache_of(ds), 0
@@ -527,6 +528,28 @@ def test_batches_of_the_same_blocks_are_held_far_ahead(sets, proxy):
         assert pushed.left == 0
     finally:
         ahead.stop()
+
+
+def test_a_slow_link_has_batches_held_farther_ahead_where_the_room_is_small(sets, proxy, monkeypatch):
+    """Else the loop would wait for requests that could have been made while it had the batches before."""
+    ds, draw = memload.open("s3://bucket/plain", cache_bytes="2MB"), np.random.default_rng(0)
+    cache = cache_of(ds)
+    batches = [draw.permutation(ROWS)[:2] for _ in range(100)]
+    most = cache.limit // 2 // (2 * cache.table.block_bytes)  # batches whose blocks take half the room
+    assert most >= 4
+    for on_its_way, held in ((0, 2), (1 << 30, most)):
+        monkeypatch.setattr(Admission, "product", on_its_way)
+        pushed = Pushed(held)
+        ahead = ReadAhead(pushed, [ds.fields["image"].column], [cache], 2, False)
+        try:
+            for rows in batches:
+                ahead.push(rows)
+            deadline = time.monotonic() + 300
+            while pushed.left > 0:
+                assert time.monotonic() < deadline, f"{pushed.left} of {held} batches are not held"
+                time.sleep(0.001)
+        finally:
+            ahead.stop()
 
 
 def test_blocks_of_a_shuffle_are_those_that_are_fetched(sets, proxy):
