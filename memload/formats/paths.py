@@ -37,6 +37,11 @@ def is_remote(path: object) -> bool:
     return any(cls.__module__.startswith("obstore.") for cls in type(path).__mro__)
 
 
+def is_url(text: str) -> bool:
+    """Return whether a path reads like the address of a store, of a kind that memload knows or not."""
+    return _URL.match(text.strip()) is not None
+
+
 def paths_of(path: PathLike | Iterable[PathLike]) -> list[Path]:
     """Return each path unchanged, and for a pattern with *, ? or [ all matching paths, sorted by name.
 
@@ -75,7 +80,7 @@ def _matching(path: PathLike) -> list[Path]:
     check_utf8(text)
     if Path(text).exists():
         return [Path(text)]
-    if _URL.match(text):
+    if is_url(text):
         raise FileNotFoundError(
             f"{text}: a URL, but memload opens files in the file system: download it, or mount its storage"
         )

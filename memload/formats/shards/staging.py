@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import MemloadError, WriterBusyError
-from memload.formats.paths import check_utf8, hidden_beside, is_remote
+from memload.formats.paths import check_utf8, hidden_beside, is_remote, is_url
 from memload.formats.shards.index import INDEX_NAME
 from memload.memory.file_locks import is_at
 
@@ -234,7 +234,7 @@ def target_of(path: Any) -> Path:
 
     Raises:
         TypeError: the value is not a path; it is the data if the arguments are in the wrong order.
-        ValueError: the path is empty, not UTF-8, or the address of a store.
+        ValueError: the path is empty, not UTF-8, or the address of a store or like one.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
@@ -249,6 +249,12 @@ def target_of(path: Any) -> Path:
             "what else there is, write a folder, and copy it to the store, index.json last (docs/remote.md)"
         )
     check_utf8(text)
+    if is_url(text) and not Path(text).parent.exists():
+        raise ValueError(
+            f"{text}: this reads like the address of a store, but is none that memload writes to: give text that "
+            "begins with s3://, gs://, az://, abfs:// or file:// (a Path keeps one slash of two), or a store object of "
+            "obstore's"
+        )
     return Path(text).absolute()
 
 

@@ -7,6 +7,8 @@ import random
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,6 +201,16 @@ def test_other_objects_stay(store):
     store.server.put_bytes("beside/notes.txt", b"mine")
     memload.seal(store.url("beside"))
     assert "notes.txt" in store.server.keys("beside")
+
+
+@pytest.mark.parametrize("path", [Path("s3://bucket/set"), " s3://bucket/set", "s3:/bucket/set", "gcs://bucket/set"])
+def test_what_reads_like_an_address_is_no_folder_to_make(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {"x": np.arange(3)}
+    for write in (memload.write, partial(memload.write_part, part=0, parts=1), lambda to, _: memload.ShardWriter(to)):
+        with pytest.raises(ValueError, match=r"reads like the address of a store.*s3://, gs://, az://"):
+            write(path, data)
+    assert not [*tmp_path.glob("*s*:")]
 
 
 def test_a_whole_set_is_written_as_one_part(proxy, store_server):
