@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from memload.caching.cache_files import Entry, entries, remove
 from memload.cli.output import answer, is_json, keep
@@ -24,6 +25,11 @@ def run(options: argparse.Namespace) -> int:
     if is_folder(options.root):
         return _run_on_sets(options)
     found = entries(options.root)
+    if not found and any(Path(options.root).iterdir()):
+        raise ValueError(
+            f"{options.root}: no cache, but a folder with other content; give the folder that cache() was given, or "
+            "memload.open as cache="
+        )
     if options.action == "list":
         answer(options, "\n".join(_listed(options.root, found)), {"path": options.root, "entries": found})
         return 0

@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 
 from memload._core import BlockTable, CacheRoom, give_back
-from memload.errors import FormatError
+from memload.errors import DiskSpaceError, FormatError
 from memload.formats.remote.descriptors import Descriptors
 
 ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
@@ -258,6 +258,20 @@ def _check_punching(folder: Path) -> None:
                 f"{folder}: its file system cannot give parts of files back ({error.strerror}); give cache= a folder "
                 "on ext4, XFS, Btrfs or tmpfs",
             ) from None
+
+
+@contextlib.contextmanager
+def telling_of_a_full_disk(folder: str) -> Iterator[None]:
+    """Raise a DiskSpaceError that names the folder where an error says that its disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskSpaceError(
+            f"{folder}: the disk is full, and has no room for the empty files of the cache ({error}); make room, or "
+            "give cache= a folder on another disk"
+        ) from error
 
 
 def _umask() -> int:
