@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memload.caching.cache_files import Entry, entries, remove
-from memload.cli.output import answer, is_json, keep
+from memload.cli.output import answer, is_json, keep, say
 from memload.formats.paths import is_remote
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder, held_bytes, is_folder
 from memload.sizes import counted, format_size
@@ -71,7 +71,9 @@ def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:
 def _run_on_sets(options: argparse.Namespace) -> int:
     """List the sets of a folder, or remove the named ones."""
     folder = CacheFolder(options.root, make=False)
-    found = folder.sets()
+    found, begun = folder.sets(), folder.removed_unfinished
+    if begun:
+        say(options, f"removed {counted(begun, 'set')} that a killed process had begun to make")
     if options.action == "list":
         held = {one.key: held_bytes(one.table(folder.room)) for one in found}
         lines = [
@@ -80,12 +82,12 @@ def _run_on_sets(options: argparse.Namespace) -> int:
         total = format_size(sum(held.values()))
         lines.append(f"{options.root}: {counted(len(found), 'set')}, {total}")
         listed = [{"name": one.key, "url": one.url, "nbytes": held[one.key], "set_nbytes": one.nbytes} for one in found]
-        answer(options, "\n".join(lines), {"path": options.root, "entries": listed})
+        answer(options, "\n".join(lines), {"path": options.root, "entries": listed, "unfinished": begun})
         return 0
     cleared = {one.key: folder.clear(one) for one in _chosen_sets(options, found)}
     lines = [_removed(key, *how) for key, how in cleared.items()]
     removed = [{"name": key, "nbytes": nbytes, "is_gone": is_gone} for key, (nbytes, is_gone) in cleared.items()]
-    answer(options, "\n".join(lines), {"path": options.root, "removed": removed})
+    answer(options, "\n".join(lines), {"path": options.root, "removed": removed, "unfinished": begun})
     return 0
 
 

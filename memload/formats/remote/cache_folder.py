@@ -4,6 +4,7 @@ cache/room                       counts the bytes of all blocks, and is the lock
 cache/KEY/set.json               which set it is, and the files that it has
 cache/KEY/blocks                 the table of its blocks: which are there, and their checksums
 cache/KEY/etags                  the ETag of each of its objects of which a block was fetched
+cache/.new-XXXXXXXX/             a set in the making, see `unfinished`
 cache/KEY/shard-00000.safetensors   a sparse file of the shard's layout, which has the blocks that are there
 """
 
@@ -13,7 +14,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ import xxhash
 from memload._core import BlockTable, CacheRoom, give_back
 from memload.errors import DiskSpaceError, FormatError
 from memload.formats.remote.descriptors import Descriptors
+from memload.formats.remote.unfinished import PREFIX, being_made, remove_unfinished
 
 ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
 LEAST_BLOCK = 1 << 16
@@ -107,7 +108,12 @@ def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
 
 
 class CacheFolder:
-    """The folder of a cache; it is made if it does not exist.
+    """The folder of a cache; it is made if it does not exist. What killed processes left of sets is removed.
+
+    Attributes:
+        path: the folder.
+        room: counts the bytes of all its blocks.
+        removed_unfinished: how many sets were found that killed processes had begun to make.
 
     Raises:
         FileExistsError: the path is a file, or a folder with other content than a cache's.
@@ -120,6 +126,7 @@ class CacheFolder:
             self._make()
         elif not (self.path / ROOM).is_file():
             raise FileNotFoundError(f"{self.path}: no cache of remote blocks is here")
+        self.removed_unfinished = remove_unfinished(self.path)
         self.room = CacheRoom(str(self.path / ROOM))
         if self.room.alone:
             self.room.set_used(sum(self._used(one) for one in self.sets()))
@@ -135,7 +142,8 @@ class CacheFolder:
 
     def sets(self) -> list[CachedSet]:
         """Return the sets that have a folder here."""
-        return [one for path in sorted(self.path.iterdir()) if (one := _set_at(path)) is not None]
+        paths = [path for path in sorted(self.path.iterdir()) if not path.name.startswith(PREFIX)]
+        return [one for path in paths if (one := _set_at(path)) is not None]
 
     def entry(self, url: str, content: bytes, block_bytes: int, files: Sequence[RemoteFile]) -> CachedSet:
         """Return the folder of a set, with mirror files for its files; it is made if it does not exist.
@@ -165,22 +173,19 @@ class CacheFolder:
 
     def _prepare(self, one: CachedSet) -> None:
         """Make the folder of a set beside its place, and rename it, so that it is complete or not there."""
-        made = Path(tempfile.mkdtemp(prefix=".new-", dir=self.path))
-        try:
-            for file in one.files:
-                with (made / file.name).open("xb") as mirror:
-                    mirror.truncate(file.nbytes)
+        with being_made(self.path) as made:
             said = {"format": _FORMAT, "version": 1, "url": one.url, "block_bytes": one.block_bytes}
             said["files"] = [[file.name, file.nbytes] for file in one.files]
             (made / SET).write_text(json.dumps(said))
+            for file in one.files:
+                with (made / file.name).open("xb") as mirror:
+                    mirror.truncate(file.nbytes)
             made.chmod(0o777 & ~_umask())
             try:
                 made.rename(one.path)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise  # else another process was first
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
 
     def make_room(self, nbytes: int, but: CachedSet) -> int:
         """Remove blocks of other sets, as far as no process uses them, until so many bytes are free of them."""
