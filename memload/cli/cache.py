@@ -14,7 +14,7 @@ from pathlib import Path
 from memload.caching.cache_files import Entry, entries, remove
 from memload.cli.output import answer, is_json, keep, say
 from memload.formats.paths import is_remote
-from memload.formats.remote.cache_folder import CachedSet, CacheFolder, held_bytes, is_folder
+from memload.formats.remote.cache_folder import CachedSet, CacheFolder, is_folder
 from memload.sizes import counted, format_size
 
 
@@ -75,13 +75,24 @@ def _run_on_sets(options: argparse.Namespace) -> int:
     if begun:
         say(options, f"removed {counted(begun, 'set')} that a killed process had begun to make")
     if options.action == "list":
-        held = {one.key: held_bytes(one.table(folder.room)) for one in found}
+        held = {one.key: folder.held(one) for one in found}
         lines = [
-            f"{one.key}  {format_size(held[one.key]):>8} of {format_size(one.nbytes):>8}  {one.url}" for one in found
+            f"{one.key}  {format_size(held[one.key]):>8} of {format_size(one.nbytes):>8}  {one.url}"
+            + (", which was damaged: its blocks are fetched again" if one.key in folder.damaged else "")
+            for one in found
         ]
         total = format_size(sum(held.values()))
         lines.append(f"{options.root}: {counted(len(found), 'set')}, {total}")
-        listed = [{"name": one.key, "url": one.url, "nbytes": held[one.key], "set_nbytes": one.nbytes} for one in found]
+        listed = [
+            {
+                "name": one.key,
+                "url": one.url,
+                "nbytes": held[one.key],
+                "set_nbytes": one.nbytes,
+                "is_damaged": one.key in folder.damaged,
+            }
+            for one in found
+        ]
         answer(options, "\n".join(lines), {"path": options.root, "entries": listed, "unfinished": begun})
         return 0
     cleared = {one.key: folder.clear(one) for one in _chosen_sets(options, found)}

@@ -103,7 +103,7 @@ class BlockCache:
             with telling_of_a_full_disk(keeping.folder):
                 self.folder = CacheFolder(keeping.folder)
                 self._entry = self.folder.entry(objects.url, content, block_bytes, files)
-                self.table = self._entry.table(self.folder.room)
+                self.table = self.folder.table(self._entry)
             self.mirrors = Mirrors(self._entry)
         self._etags = Etags(None if self._entry is None else self._entry.path / ETAGS)
         weakref.finalize(self, self.mirrors.close)
