@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from memload.caching.cache_files import Entry, entries, remove
-from memload.cli.output import answer, is_json, keep
+from memload.cli.output import answer, is_json, keep, say
 from memload.formats.paths import is_remote
-from memload.formats.remote.cache_folder import CachedSet, CacheFolder, held_bytes, is_folder
+from memload.formats.remote.cache_folder import CachedSet, CacheFolder, is_folder
 from memload.sizes import counted, format_size
 
 
@@ -24,6 +25,11 @@ def run(options: argparse.Namespace) -> int:
     if is_folder(options.root):
         return _run_on_sets(options)
     found = entries(options.root)
+    if not found and any(Path(options.root).iterdir()):
+        raise ValueError(
+            f"{options.root}: no cache, but a folder with other content; give the folder that cache() was given, or "
+            "memload.open as cache="
+        )
     if options.action == "list":
         answer(options, "\n".join(_listed(options.root, found)), {"path": options.root, "entries": found})
         return 0
@@ -65,21 +71,34 @@ def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:
 def _run_on_sets(options: argparse.Namespace) -> int:
     """List the sets of a folder, or remove the named ones."""
     folder = CacheFolder(options.root, make=False)
-    found = folder.sets()
+    found, begun = folder.sets(), folder.removed_unfinished
+    if begun:
+        say(options, f"removed {counted(begun, 'set')} that a killed process had begun to make")
     if options.action == "list":
-        held = {one.key: held_bytes(one.table(folder.room)) for one in found}
+        held = {one.key: folder.held(one) for one in found}
         lines = [
-            f"{one.key}  {format_size(held[one.key]):>8} of {format_size(one.nbytes):>8}  {one.url}" for one in found
+            f"{one.key}  {format_size(held[one.key]):>8} of {format_size(one.nbytes):>8}  {one.url}"
+            + (", which was damaged: its blocks are fetched again" if one.key in folder.damaged else "")
+            for one in found
         ]
         total = format_size(sum(held.values()))
         lines.append(f"{options.root}: {counted(len(found), 'set')}, {total}")
-        listed = [{"name": one.key, "url": one.url, "nbytes": held[one.key], "set_nbytes": one.nbytes} for one in found]
-        answer(options, "\n".join(lines), {"path": options.root, "entries": listed})
+        listed = [
+            {
+                "name": one.key,
+                "url": one.url,
+                "nbytes": held[one.key],
+                "set_nbytes": one.nbytes,
+                "is_damaged": one.key in folder.damaged,
+            }
+            for one in found
+        ]
+        answer(options, "\n".join(lines), {"path": options.root, "entries": listed, "unfinished": begun})
         return 0
     cleared = {one.key: folder.clear(one) for one in _chosen_sets(options, found)}
     lines = [_removed(key, *how) for key, how in cleared.items()]
     removed = [{"name": key, "nbytes": nbytes, "is_gone": is_gone} for key, (nbytes, is_gone) in cleared.items()]
-    answer(options, "\n".join(lines), {"path": options.root, "removed": removed})
+    answer(options, "\n".join(lines), {"path": options.root, "removed": removed, "unfinished": begun})
     return 0
 
 

@@ -164,6 +164,13 @@ def test_a_full_disk_under_the_cache(faulty_set, proxy, small_disk, room):
     assert_same(loader_of(smaller.select(range(0, ROWS, 2))), want)
 
 
+def test_a_disk_that_is_full_when_a_cache_is_opened(faulty_set, small_disk):
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "other").write_bytes(bytes(4 << 20))
+    with pytest.raises(memload.DiskSpaceError, match=r"disk/cache: the disk is full, .*; make room, or give cache="):
+        memload.open(f"file://{faulty_set}", cache=small_disk / "cache", cache_bytes="64MB")
+
+
 def test_a_disk_that_is_too_full_to_give_a_part_back_is_told(faulty_set, tmp_path, monkeypatch):
     """Some file systems need space themselves to make a hole in a file."""
 

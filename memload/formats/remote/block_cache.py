@@ -32,6 +32,7 @@ from memload.formats.remote.cache_folder import (
     RemoteFile,
     evicted,
     present,
+    telling_of_a_full_disk,
 )
 from memload.formats.remote.etags import Etags
 from memload.formats.remote.link import link
@@ -78,6 +79,7 @@ class BlockCache:
 
     Raises:
         OSError, FileExistsError, FormatError: the folder of the cache cannot be used.
+        DiskSpaceError: the disk has no room for the empty folder.
     """
 
     def __init__(
@@ -98,9 +100,10 @@ class BlockCache:
             self.table = BlockTable(CacheRoom(), "", block_bytes, [file.nbytes for file in files])
             self.mirrors = MirrorsInMemory(files)
         else:
-            self.folder = CacheFolder(keeping.folder)
-            self._entry = self.folder.entry(objects.url, content, block_bytes, files)
-            self.table = self._entry.table(self.folder.room)
+            with telling_of_a_full_disk(keeping.folder):
+                self.folder = CacheFolder(keeping.folder)
+                self._entry = self.folder.entry(objects.url, content, block_bytes, files)
+                self.table = self.folder.table(self._entry)
             self.mirrors = Mirrors(self._entry)
         self._etags = Etags(None if self._entry is None else self._entry.path / ETAGS)
         weakref.finalize(self, self.mirrors.close)

@@ -4,6 +4,7 @@ cache/room                       counts the bytes of all blocks, and is the lock
 cache/KEY/set.json               which set it is, and the files that it has
 cache/KEY/blocks                 the table of its blocks: which are there, and their checksums
 cache/KEY/etags                  the ETag of each of its objects of which a block was fetched
+cache/.new-XXXXXXXX/             a set in the making, see `unfinished`
 cache/KEY/shard-00000.safetensors   a sparse file of the shard's layout, which has the blocks that are there
 """
 
@@ -13,7 +14,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,10 @@ import numpy as np
 import xxhash
 
 from memload._core import BlockTable, CacheRoom, give_back
-from memload.errors import FormatError
+from memload.errors import DiskSpaceError, FormatError
+from memload.formats.remote.damages import emptied, is_in_use
 from memload.formats.remote.descriptors import Descriptors
+from memload.formats.remote.unfinished import PREFIX, being_made, remove_unfinished
 
 ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
 LEAST_BLOCK = 1 << 16
@@ -70,6 +72,14 @@ class CachedSet:
         """Bytes of the whole set."""
         return sum(file.nbytes for file in self.files)
 
+    @property
+    def has_mirrors(self) -> bool:
+        """Whether all mirror files are there, with the lengths of its files."""
+        try:
+            return all((self.path / file.name).stat().st_size == file.nbytes for file in self.files)
+        except FileNotFoundError:
+            return False
+
     def table(self, room: CacheRoom) -> BlockTable:
         """Open the table of its blocks. Raises OSError, and FormatError if it is damaged."""
         try:
@@ -107,10 +117,17 @@ def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
 
 
 class CacheFolder:
-    """The folder of a cache; it is made if it does not exist.
+    """The folder of a cache; it is made if it does not exist. What killed processes left of sets is removed.
+
+    Attributes:
+        path: the folder.
+        room: counts the bytes of all its blocks.
+        damaged: the keys of sets that were found damaged; they are emptied unless a process reads them.
+        removed_unfinished: how many sets were found that killed processes had begun to make.
 
     Raises:
         FileExistsError: the path is a file, or a folder with other content than a cache's.
+        FileNotFoundError: its file `room` was removed while processes read through it.
         OSError: it cannot be made, or its file system cannot give parts of files back.
     """
 
@@ -118,24 +135,70 @@ class CacheFolder:
         self.path = Path(path).absolute()
         if make:
             self._make()
-        elif not (self.path / ROOM).is_file():
+        elif not is_folder(self.path):
             raise FileNotFoundError(f"{self.path}: no cache of remote blocks is here")
+        if not (self.path / ROOM).exists():
+            self._check_unread()
+        self.removed_unfinished = remove_unfinished(self.path)
         self.room = CacheRoom(str(self.path / ROOM))
+        self.damaged: set[str] = set()
         if self.room.alone:
-            self.room.set_used(sum(self._used(one) for one in self.sets()))
+            for one in self.sets():
+                self._mend(one)
+            self.room.set_used(sum(self.held(one) for one in self.sets()))
 
     def _make(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise FileExistsError(f"{self.path}: a file; cache= takes a folder")
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / ROOM).exists():
+        if not is_folder(self.path):
             if any(self.path.iterdir()):
                 raise FileExistsError(f"{self.path}: this folder has other content; give cache= an empty or a new one")
             _check_punching(self.path)
 
+    def _check_unread(self) -> None:
+        """Refuse to make the file of the room anew while processes have the one that was removed: it is their lock."""
+        read = [one for one in self.sets() if is_in_use(one.path / TABLE)]
+        if read and not (self.path / ROOM).exists():  # else another process made it, and reads through it
+            raise FileNotFoundError(
+                f"{self.path / ROOM}: the file was removed while processes read {read[0].url} through this cache; end "
+                "them, and open it again"
+            )
+
     def sets(self) -> list[CachedSet]:
         """Return the sets that have a folder here."""
-        return [one for path in sorted(self.path.iterdir()) if (one := _set_at(path)) is not None]
+        return _sets_in(self.path)
+
+    def table(self, one: CachedSet) -> BlockTable:
+        """Open the table of a set; if it is damaged, the set is emptied first.
+
+        Raises:
+            OSError: it cannot be opened.
+            FormatError: it is damaged, and a process reads the set.
+        """
+        try:
+            return one.table(self.room)
+        except FormatError:
+            self._empty(one)
+            return one.table(self.room)
+
+    def _mend(self, one: CachedSet) -> None:
+        """Empty a set of which mirror files are missing or have other lengths, unless a process reads it."""
+        if not one.has_mirrors:
+            self._empty(one)
+
+    def _empty(self, one: CachedSet) -> None:
+        mirrors = [(one.path / file.name, file.nbytes) for file in one.files]
+        if emptied(self.path / ROOM, one.path / TABLE, one.path / ETAGS, mirrors):
+            self.damaged.add(one.key)
+
+    def held(self, one: CachedSet) -> int:
+        """Return the bytes of a set's blocks; 0 if its table is damaged. Raises OSError."""
+        try:
+            return held_bytes(self.table(one))
+        except FormatError:
+            self.damaged.add(one.key)
+            return 0
 
     def entry(self, url: str, content: bytes, block_bytes: int, files: Sequence[RemoteFile]) -> CachedSet:
         """Return the folder of a set, with mirror files for its files; it is made if it does not exist.
@@ -157,30 +220,28 @@ class CacheFolder:
             return shared[0]
         if not (one.path / SET).exists():
             self._prepare(one)
+        self._mend(one)
         return one
 
     def _is_read(self, one: CachedSet) -> bool:
         """Whether another process reads a set now."""
-        return (one.path / SET).exists() and not one.table(self.room).was_alone
+        return (one.path / SET).exists() and not self.table(one).was_alone
 
     def _prepare(self, one: CachedSet) -> None:
         """Make the folder of a set beside its place, and rename it, so that it is complete or not there."""
-        made = Path(tempfile.mkdtemp(prefix=".new-", dir=self.path))
-        try:
-            for file in one.files:
-                with (made / file.name).open("xb") as mirror:
-                    mirror.truncate(file.nbytes)
+        with being_made(self.path) as made:
             said = {"format": _FORMAT, "version": 1, "url": one.url, "block_bytes": one.block_bytes}
             said["files"] = [[file.name, file.nbytes] for file in one.files]
             (made / SET).write_text(json.dumps(said))
+            for file in one.files:
+                with (made / file.name).open("xb") as mirror:
+                    mirror.truncate(file.nbytes)
             made.chmod(0o777 & ~_umask())
             try:
                 made.rename(one.path)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise  # else another process was first
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
 
     def make_room(self, nbytes: int, but: CachedSet) -> int:
         """Remove blocks of other sets, as far as no process uses them, until so many bytes are free of them."""
@@ -188,12 +249,10 @@ class CacheFolder:
         for one in sorted((one for one in self.sets() if one != but), key=lambda one: one.path.stat().st_mtime):
             if freed >= nbytes:
                 break
-            for blocks in present(table := one.table(self.room)):
-                freed += one.remove_blocks(table, blocks)
+            with contextlib.suppress(FormatError):  # a process reads it, whose blocks stay anyway
+                for blocks in present(table := self.table(one)):
+                    freed += one.remove_blocks(table, blocks)
         return freed
-
-    def _used(self, one: CachedSet) -> int:
-        return held_bytes(one.table(self.room))
 
     def clear(self, one: CachedSet) -> tuple[int, bool]:
         """Remove a set, or if a process reads it the blocks that are not in use.
@@ -201,7 +260,10 @@ class CacheFolder:
         Returns:
             The bytes of blocks that were removed, and whether the set is gone.
         """
-        table = one.table(self.room)
+        try:
+            table = self.table(one)
+        except FormatError:
+            return 0, False  # a process reads it
         freed = sum(one.remove_blocks(table, blocks) for blocks in present(table))
         if not table.was_alone or held_bytes(table) != 0:
             return freed, False
@@ -213,8 +275,8 @@ class CacheFolder:
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is the folder of a cache."""
-    return (Path(path) / ROOM).is_file()
+    """Return whether a path is the folder of a cache, by its room or, if somebody removed that, by its sets."""
+    return (Path(path) / ROOM).is_file() or (Path(path).is_dir() and bool(_sets_in(Path(path))))
 
 
 def present(table: BlockTable) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
@@ -231,6 +293,11 @@ def held_bytes(table: BlockTable) -> int:
         states = table.states(first, min(_AT_ONCE, table.blocks - first)) & STATE
         total += sum(table.bytes_of(first + int(k)) for k in np.flatnonzero(states))
     return total
+
+
+def _sets_in(folder: Path) -> list[CachedSet]:
+    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(PREFIX)]
+    return [one for path in paths if (one := _set_at(path)) is not None]
 
 
 def _set_at(path: Path) -> CachedSet | None:
@@ -258,6 +325,20 @@ def _check_punching(folder: Path) -> None:
                 f"{folder}: its file system cannot give parts of files back ({error.strerror}); give cache= a folder "
                 "on ext4, XFS, Btrfs or tmpfs",
             ) from None
+
+
+@contextlib.contextmanager
+def telling_of_a_full_disk(folder: str) -> Iterator[None]:
+    """Raise a DiskSpaceError that names the folder where an error says that its disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskSpaceError(
+            f"{folder}: the disk is full, and has no room for the empty files of the cache ({error}); make room, or "
+            "give cache= a folder on another disk"
+        ) from error
 
 
 def _umask() -> int:

@@ -26,12 +26,11 @@ class Mirrors:
     def __init__(self, entry: CachedSet) -> None:
         self._entry = entry
         self._open = Descriptors(entry.path)
-        for file in entry.files:
-            if (entry.path / file.name).stat().st_size != file.nbytes:
-                raise ShardReadError(
-                    f"{entry.path / file.name}: the mirror file of a shard has another length than the shard; remove "
-                    f"the folder {entry.path}"
-                )
+        if not entry.has_mirrors:  # else the folder of the cache would have mended it
+            raise ShardReadError(
+                f"{entry.path}: a mirror file of a shard of {entry.url} is missing there, or has another length than "
+                "the shard, while a process reads the set; open it again once that process has closed it"
+            )
 
     def place(self, number: int) -> tuple[Descriptor, int]:
         """Return the descriptor of a file, and where it begins there."""

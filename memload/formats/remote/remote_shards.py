@@ -42,7 +42,7 @@ from memload.formats.shards.ragged_spec import RaggedSpec
 from memload.formats.shards.reading import check_tensors, fields_on
 from memload.formats.shards.safetensors_header import ShardLayout, TensorEntry, header_length, parse_header
 from memload.formats.shards.stated_offsets import raw_offsets
-from memload.sizes import format_size, parse_size
+from memload.sizes import parse_size
 
 BLOCK, SMALL_BLOCK = 1 << 20, LEAST_BLOCK
 """Bytes of a block; of a set with rows of more than LARGE_ROW bytes, so that little but the row itself is fetched."""
@@ -57,8 +57,10 @@ def keeping_of(cache: PathLike | None, cache_bytes: int | str | None) -> Keeping
     """Return where the blocks of a set are kept, by the arguments of `memload.open`.
 
     Raises:
-        ValueError: `cache_bytes` is no size, or too small.
+        ValueError: `cache_bytes` is no size, or too small; or `cache` is an empty path.
     """
+    if cache is not None and not os.fspath(cache):
+        raise ValueError("cache= is empty: give the path of a folder, or leave it out to keep the blocks in RAM")
     folder = None if cache is None else str(Path(cache).absolute())
     if cache_bytes is not None:
         nbytes = parse_size(cache_bytes)
@@ -67,7 +69,7 @@ def keeping_of(cache: PathLike | None, cache_bytes: int | str | None) -> Keeping
     else:
         nbytes = _half_of_disk(Path(folder))
     if nbytes < LEAST_ROOM:
-        raise ValueError(f"cache_bytes is at least {format_size(LEAST_ROOM)}, got {format_size(nbytes)}")
+        raise ValueError(f"cache_bytes is at least {LEAST_ROOM >> 20} MiB ({LEAST_ROOM:,} bytes), got {cache_bytes!r}")
     return Keeping(folder, nbytes)
 
 

@@ -192,6 +192,7 @@ WRONG = [
     (["write", "--images", ".", "o", "--size", "20,24"], "--size: expected a number of pixels", "as in 480x640"),
     (["info", "raw", "--dtype", "int8", "--shape", "8x5"], "--shape: expected sides", "such as 425,425,3"),
     (["plan", "--rows", "9", "--field", "x:int8:8x5"], "--field: expected NAME:DTYPE:SHAPE", "stim:uint8:425,425,3"),
+    (["cache", "rm", ".", "--all"], ".: no cache, but a folder with other content", "give the folder that cache()"),
     (["cache", "list", "s3://box/x"], "s3://box/x: a cache lies on a disk", "give its folder"),
     (["write", "--images", "x.npy", "o"], "x.npy: a file", "give the folder that has the images"),
     (["info", "x.npy", "--plot", "nowhere/x.png"], "--plot nowhere/x.png: there is no folder", "make it"),

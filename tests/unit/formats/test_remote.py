@@ -349,8 +349,10 @@ def test_a_missing_set_or_bucket_and_wrong_arguments(sets, proxy, tmp_path):
         memload.open("s3://bucket/plain", key="y")
     with pytest.raises(TypeError, match="cache= is for a set in a store"):
         memload.open(sets / "plain", cache=tmp_path)
-    with pytest.raises(ValueError, match="cache_bytes is at least"):
-        memload.open("s3://bucket/plain", cache_bytes="1kB")
+    with pytest.raises(ValueError, match=r"cache_bytes is at least 1 MiB \(1,048,576 bytes\), got '1MB'"):
+        memload.open("s3://bucket/plain", cache_bytes="1MB")
+    with pytest.raises(ValueError, match="cache= is empty: give the path of a folder"):
+        memload.open("s3://bucket/plain", cache="")
     with pytest.raises(memload.MemorySpaceError, match="give a larger cache_bytes="):
         list(memload.FastLoader(memload.open("s3://bucket/plain", cache_bytes="1MiB"), 1000, ragged="padded"))
 

@@ -1,0 +1,162 @@
+"""The folder of a cache that a kill or a damage has left: what is wrong goes, all else stays, no byte is wrong."""
+
+import json
+import signal
+import subprocess
+import sys
+import weakref
+
+import pytest
+import torch
+from waiting import until
+
+import memload
+from memload.cli.main import main
+
+X = torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+
+
+@pytest.fixture(scope="session")
+def sets(tmp_path_factory):
+    """Two sets of eight shards each."""
+    folder = tmp_path_factory.mktemp("folders")
+    for name in ("one", "two"):
+        memload.write(folder / name, {"x": X}, shard_bytes=8 << 16, progress=False)
+    return folder
+
+
+def opened(sets, folder, name="one"):
+    return memload.open(f"file://{sets / name}", cache=folder, cache_bytes="64MB")
+
+
+def cache_of(ds):
+    return ds.fields["x"].column.storages[0].origin
+
+
+def read(sets, folder, name="one"):
+    """Read a set and close it."""
+    ds = opened(sets, folder, name)
+    got, gone = torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), weakref.ref(cache_of(ds))
+    del ds
+    until(lambda: gone() is None)
+    assert torch.equal(got, X)
+
+
+MAKES = """
+import os, signal, sys
+from pathlib import Path
+import memload
+
+at = sys.argv[3]
+count = 0
+
+def stops(event, arguments):
+    global count
+    if event == "os.truncate" or (event == "open" and ".new-" in str(arguments[0])):
+        count += 1
+        if count == int(at):
+            print("made", flush=True)
+            signal.pause()
+
+sys.addaudithook(stops)
+memload.open(f"file://{sys.argv[1]}", cache=sys.argv[2], cache_bytes="64MB")
+"""
+
+
+@pytest.mark.parametrize("step", [2, 3, 6])
+def test_a_set_that_a_killed_process_had_begun_to_make_is_removed_and_none_in_the_making(sets, tmp_path, capsys, step):
+    folder = tmp_path / "cache"
+    read(sets, folder, "two")
+    command = [sys.executable, "-c", MAKES, str(sets / "one"), str(folder), str(step)]
+    maker = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert maker.stdout.readline() == b"made\n"
+    begun = list(folder.glob(".new-*"))
+    assert len(begun) == 1
+    assert main(["cache", "list", str(folder)]) == 0
+    assert "begun" not in capsys.readouterr().out
+    assert list(folder.glob(".new-*")) == begun
+    maker.send_signal(signal.SIGKILL)
+    maker.communicate()
+    (folder / ".new-mine").mkdir()
+    (folder / ".new-mine" / "notes.txt").write_text("mine")
+    assert main(["cache", "list", str(folder), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (len(listed["entries"]), listed["unfinished"]) == (1, 1)
+    assert [path.name for path in (folder / ".new-mine").iterdir()] == ["notes.txt"]
+    assert len(list(folder.glob(".new-*"))) == 1
+    read(sets, folder)
+
+
+def _damaged(path):
+    path.write_bytes(b"x" * 4096)
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _removed(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("blocks", _damaged), ("shard-00003.safetensors", _removed), ("shard-00003.safetensors", _cut)],
+)
+def test_a_damaged_set_is_fetched_again_and_the_others_stay(sets, tmp_path, capsys, name, damage):
+    folder = tmp_path / "cache"
+    read(sets, folder)
+    (path,) = folder.glob(f"*/{name}")
+    read(sets, folder, "two")
+    (path.parent / "notes.txt").write_text("mine")
+    damage(path)
+    two = opened(sets, folder, "two")
+    cache_of(two).hold(range(cache_of(two).table.blocks))
+    assert cache_of(two).counts.requests == 0
+    assert cache_of(two).room.used == sum(file.nbytes for file in cache_of(two).files)
+    read(sets, folder)
+    damage(path)
+    ds = opened(sets, folder)  # while the other set is read
+    assert torch.equal(ds[33]["x"], X[33])
+    gone = [weakref.ref(cache_of(one)) for one in (ds, two)]
+    del ds, two
+    until(lambda: not any(one() for one in gone))
+    damage(path)
+    assert main(["cache", "rm", str(folder), "--all"]) == 0
+    assert [one.name for one in folder.rglob("*") if one.is_file() and one.name != "room"] == ["notes.txt"]
+
+
+def test_the_command_names_a_damaged_set(sets, tmp_path, capsys):
+    folder = tmp_path / "cache"
+    read(sets, folder)
+    read(sets, folder, "two")
+    damaged = next(iter(folder.glob("*/blocks")))
+    _damaged(damaged)
+    assert main(["cache", "list", str(folder)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "which was damaged" in line]
+    assert line.startswith(f"{damaged.parent.name}       0 B of ")
+
+
+def test_a_set_that_is_damaged_while_it_is_read_is_left_to_its_readers(sets, tmp_path, capsys):
+    folder = tmp_path / "cache"
+    ds = opened(sets, folder)
+    assert torch.equal(ds[33]["x"], X[33])
+    _removed(next(iter(folder.glob("*/shard-00007*"))))
+    with pytest.raises(memload.ShardReadError, match=r"a mirror file of a shard of .* is missing there"):
+        memload.open(f"file://{sets / 'one'}", cache=folder, cache_bytes="65MB")
+    assert torch.equal(ds[33]["x"], X[33])
+
+
+def test_a_room_that_was_removed_is_made_again_unless_processes_read_through_it(sets, tmp_path, capsys):
+    folder = tmp_path / "cache"
+    read(sets, folder)
+    (folder / "room").unlink()
+    ds = opened(sets, folder)
+    cache_of(ds).hold(range(cache_of(ds).table.blocks))
+    assert cache_of(ds).counts.requests == 0
+    assert cache_of(ds).room.used == cache_of(ds).nbytes
+    (folder / "room").unlink()
+    with pytest.raises(FileNotFoundError, match="room: the file was removed while processes read"):
+        opened(sets, folder, "two")
+    assert main(["cache", "list", str(folder)]) == 2
+    assert not (folder / "room").exists()
