@@ -314,7 +314,7 @@ class BlockCache:
         settled = self._etags.settle({number: part.etag for number, _, part in reversed(answers)})
         for number, begin, part in answers:
             if settled[number] != part.etag:
-                raise self._other(number, begin, "replaced: it has another ETag than before")
+                raise self._other(number, begin, "replaced: it has another ETag, or Last-Modified, than before")
 
     def _other(self, number: int, begin: int, happened: str) -> ShardReadError:
         url = self.objects.url_of(self.files[number].name)
