@@ -18,6 +18,7 @@ from waiting import MOST_SECONDS, until
 import memload
 from memload.formats.remote import addresses, admission, block_cache, repeating
 from memload.formats.remote.objects import Objects
+from memload.formats.shards.safetensors_header import read_layout
 
 ROWS = 600
 
@@ -77,6 +78,8 @@ def test_what_stays_raises_in_the_loop_and_a_resume_is_exact(faulty_set, proxy):
         for batch in loader:
             got.append({name: value.clone() for name, value in batch.items()})
     assert raised.value.file == "s3://bucket/faulty/shard-00003.safetensors"
+    row = raised.value.row
+    assert f": from row {row} of the shard's field " in str(raised.value)
     proxy.mend()
     again = memload.FastLoader(ds, 16, shuffle=True)
     again.load_state_dict(loader.state_dict())
@@ -106,6 +109,35 @@ def test_an_object_that_is_replaced_amid_an_epoch_is_an_error_in_the_loop(faulty
         for batch in loader_of(ds):
             assert torch.equal(batch["image"], local.gather(batch["y"].numpy()))
     assert store.proxy.meanwhile == {}
+
+
+@pytest.mark.parametrize("row", [0, 20, 50, 100])
+def test_an_error_has_the_first_row_of_the_block_that_is_needed(faulty_set, store, row):
+    store.server.put(faulty_set, f"rows{row}")
+    ds = memload.open(store.url(f"rows{row}"), cache_bytes="16MB")  # blocks of 64 KiB: 16 images
+    images = ds.fields["image"]
+    images.gather(np.array([(row + 60) % 120]))
+    first = sorted(faulty_set.glob("shard-*"))[0]
+    store.server.put_bytes(f"rows{row}/{first.name}", bytes(first.stat().st_size))
+    with pytest.raises(memload.ShardReadError, match="the object was replaced") as raised:
+        images.gather(np.array([row]))
+    assert raised.value.file == store.url(f"rows{row}/{first.name}")
+    begin = read_layout(first).tensors["image"].begin
+    block = (begin + 4096 * row) // 65536 * 65536
+    assert (raised.value.row, raised.value.offset) == (max(0, block - begin) // 4096, block)
+    field = "image" if block else "y"  # whose tensor is the first in the shard
+    place = f"(bytes {block} to {block + 65536}: from row {raised.value.row} of the shard's field {field!r} on)"
+    assert place in str(raised.value)
+
+
+def test_an_error_in_compressed_rows_has_no_row(faulty_set, proxy, store_server, tmp_path):
+    memload.write(tmp_path / "coded", memload.open(faulty_set), codec="lz4", progress=False)
+    store_server.put(tmp_path / "coded", "coded")
+    ds = memload.open("s3://bucket/coded", cache_bytes="16MB")
+    proxy.always = ("shard-", 400)
+    with pytest.raises(memload.ShardReadError, match="400 Bad Request") as raised:
+        ds.fields["image"].gather(np.array([100]))
+    assert raised.value.row == -1
 
 
 def test_a_replaced_object_of_another_size_is_an_error(faulty_set, store):

@@ -13,7 +13,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,10 @@ class Counts:
         self.fetched_bytes = self.requests = self.hits = self.misses = self.evicted = 0
 
 
+RowAt = Callable[[int, int], "tuple[str, int] | None"]
+"""Returns the field and the row that have a byte of a file, by the number of the file and the offset of the byte."""
+
+
 @dataclass(frozen=True)
 class Keeping:
     """Where the blocks of sets are kept: a folder, or None for RAM; and at most how many bytes."""
@@ -76,6 +80,7 @@ class BlockCache:
         block_bytes: bytes of a block.
         keeping: where blocks are kept.
         address: where the set lies, by which another process opens it.
+        row_at: returns the field and the row of a file that have a byte of it, which errors name; None: none is known.
 
     Raises:
         OSError, FileExistsError, FormatError: the folder of the cache cannot be used.
@@ -90,9 +95,10 @@ class BlockCache:
         block_bytes: int,
         keeping: Keeping,
         address: Any,
+        row_at: RowAt = lambda _number, _offset: None,
     ) -> None:
         self.objects, self.keeping, self.address, self.files = objects, keeping, address, tuple(files)
-        self.counts = Counts()
+        self.counts, self._row_at = Counts(), row_at
         self.folder: CacheFolder | None = None
         self._entry: CachedSet | None = None
         self.mirrors: Mirrors | MirrorsInMemory
@@ -232,9 +238,22 @@ class BlockCache:
             if (error := self._errors.get(block)) is not None:
                 self._errors.clear()  # whoever tries again gets new requests
                 try:
-                    raise error
+                    raise self._with_row(error, block)
                 finally:
                     del error  # its traceback refers to this frame, which would keep the error and the cache
+
+    def _with_row(self, error: BaseException, block: int) -> BaseException:
+        """Return an error of a request that had a block with the first row there, if that is known."""
+        number, offset, nbytes = self.place(block)
+        found = self._row_at(number, offset) if isinstance(error, ShardReadError) else None
+        if found is None:
+            return error
+        name, row = found
+        file = self.files[number].name
+        what = f"{error} (bytes {offset} to {offset + nbytes}: from row {row} of the shard's field {name!r} on)"
+        named = ShardReadError(what, file=self.objects.url_of(file), row=row, offset=offset)
+        named.__cause__ = error.__cause__
+        return named
 
     # Blocks of earlier processes.
 
@@ -317,7 +336,7 @@ class BlockCache:
         settled = self._etags.settle({number: part.etag for number, _, part in reversed(answers)})
         for number, begin, part in answers:
             if settled[number] != part.etag:
-                raise self._other(number, begin, "replaced: it has another ETag than before")
+                raise self._other(number, begin, "replaced: it has another ETag, or Last-Modified, than before")
 
     def _other(self, number: int, begin: int, happened: str) -> ShardReadError:
         url = self.objects.url_of(self.files[number].name)

@@ -1,6 +1,7 @@
 """The ETags of the objects of a set, as the first answers stated them: bytes with other ETags are never mixed.
 
-In a cache folder they lie in a file, for all processes: a line of JSON, [number of the object, ETag], for each object.
+In a cache folder they lie in a file, for all processes: a line of JSON, [number of the object, ETag], for each object,
+with null for an object of which the store states neither an ETag nor when it was modified.
 A line counts once its end is written, which is before the first block of its object counts.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 
 
 class Etags:
-    """The ETags of objects by their numbers, "" for one that the store states none of; any thread may ask.
+    """The ETags of objects by their numbers, as of `objects.etag_of`; any thread may ask.
 
     Args:
         path: the file that keeps them; None: they are kept for this process alone.
@@ -55,7 +56,9 @@ class Etags:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._take_up(file)
-            lines = [json.dumps([number, etag]) + "\n" for number, etag in new.items() if number not in self._known]
+            lines = [
+                json.dumps([number, etag or None]) + "\n" for number, etag in new.items() if number not in self._known
+            ]
             _write_at(file, "".join(lines).encode(), self._read)  # over what a killed writer left of a line
             self._take_up(file)
         finally:
@@ -73,12 +76,17 @@ class Etags:
 
 
 def _parsed(line: bytes) -> tuple[int, str] | None:
-    """Return what a line says; None if it is damaged, so that its object has no ETag yet."""
+    """Return what a line says; None if it is damaged, so that its object has no ETag yet.
+
+    So it is with "", which earlier versions wrote without a look at when the object was modified.
+    """
     try:
         number, etag = json.loads(line)
     except (ValueError, TypeError):
         return None
-    return (number, etag) if isinstance(number, int) and isinstance(etag, str) else None
+    if not isinstance(number, int) or not (etag is None or (isinstance(etag, str) and etag)):
+        return None
+    return number, etag or ""
 
 
 def _write_at(file: int, data: bytes, offset: int) -> None:

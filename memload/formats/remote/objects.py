@@ -17,12 +17,14 @@ _LISTED_AT_ONCE = 1000
 MOST_AT_ONCE = 200
 """Requests for small objects and small parts that are under way at once."""
 
+_MODIFIED = "modified "  # what stands for an ETag begins so, which an ETag cannot, since it has no blank outside quotes
+
 T = TypeVar("T")
 G = TypeVar("G")
 
 
 class Part(NamedTuple):
-    """A part of an object as it was received: its bytes, the object's ETag, and the object's size."""
+    """A part of an object as it was received: its bytes, the object's ETag as of `etag_of`, and the object's size."""
 
     data: Any
     etag: str
@@ -30,7 +32,7 @@ class Part(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What a listing says of an object: its bytes, and its ETag, "" where the store states none."""
+    """What a listing says of an object: its bytes, and its ETag as of `etag_of`."""
 
     nbytes: int
     etag: str
@@ -190,14 +192,14 @@ class Objects:
         except Exception as error:
             raise self._requests.named(prefix, error) from None
         named = {f"{folder}/": Listed(-1, "") for folder in folders}
-        named |= {str(one["path"]): Listed(int(one["size"]), self._etag_of(one["e_tag"])) for one in found}
+        named |= {str(one["path"]): Listed(int(one["size"]), self._listed_etag(one)) for one in found}
         return {name.removeprefix(self.folder): one for name, one in named.items()}
 
-    def _etag_of(self, listed: str | None) -> str:
+    def _listed_etag(self, listed: Any) -> str:
         """Return the ETag that a listing states as other answers state it: Azure lists it without its quotes."""
-        if listed and self._lists_without_quotes and not listed.endswith('"'):
-            return f'"{listed}"'
-        return listed or ""
+        etag = etag_of(listed)
+        quoted = not self._lists_without_quotes or etag.startswith(_MODIFIED) or etag.endswith('"')
+        return etag if quoted or not etag else f'"{etag}"'
 
     async def part(
         self,
@@ -215,7 +217,7 @@ class Objects:
             name: of the object.
             begin: its first byte.
             end: behind its last byte; None: all bytes.
-            etag: that the object has to have; "": any.
+            etag: that the object has to have, as of `etag_of`; "": any.
             failed: how many attempts have failed just now.
             is_wanted: as in `Requests.again`.
 
@@ -243,7 +245,7 @@ class Objects:
             data, meta = answer.bytes(), answer.meta
         except Exception as error:
             raise self._requests.named(name, error) from None
-        return self._checked(name, begin, end, etag, Part(data, meta.get("e_tag") or "", meta["size"]))
+        return self._checked(name, begin, end, etag, data, meta)
 
     async def _once(self, name: str, begin: int, end: int | None, etag: str) -> Part:
         import obstore
@@ -255,11 +257,12 @@ class Objects:
             raise await self._changed(name, begin, end) from error
         except Exception as error:
             raise self._requests.named(name, error) from None
-        return self._checked(name, begin, end, etag, Part(data, answer.meta.get("e_tag") or "", answer.meta["size"]))
+        return self._checked(name, begin, end, etag, data, answer.meta)
 
-    def _checked(self, name: str, begin: int, end: int | None, etag: str, part: Part) -> Part:
+    def _checked(self, name: str, begin: int, end: int | None, etag: str, data: Any, meta: Any) -> Part:
         """Return a part if it is what was asked for. Raises ShardReadError, and OSError if it was cut."""
-        if (etag and part.etag not in ("", etag)) or part.size < (end or 0):
+        part = Part(data, etag_of(meta), meta["size"])
+        if is_other(etag, meta) or part.size < (end or 0):
             raise self._replaced(name, begin, end, part.size)
         if end is not None and len(part.data) != end - begin:
             raise OSError(
@@ -289,6 +292,31 @@ class Objects:
             file=self.url_of(name),
             offset=begin,
         )
+
+
+def etag_of(meta: Any) -> str:
+    """Return the ETag of an object; where none is stated the second when it was modified, or "" without that, too.
+
+    Args:
+        meta: what obstore says of the object.
+    """
+    return meta.get("e_tag") or _modified(meta)
+
+
+def is_other(etag: str, meta: Any) -> bool:
+    """Return whether an object is another one than that with an ETag, as of `etag_of`.
+
+    An answer without an ETag is of the same one where one is expected, since the request stated it as a condition.
+    """
+    if etag.startswith(_MODIFIED):  # it may be of a listing that states less than other answers
+        return _modified(meta) != etag
+    return bool(etag) and (meta.get("e_tag") or etag) != etag
+
+
+def _modified(meta: Any) -> str:
+    """Return what stands for the ETag of an object without one; "" if the store does not say when it was modified."""
+    seconds = int(meta["last_modified"].timestamp())  # 0: the answer has none
+    return f"{_MODIFIED}{seconds}" if seconds else ""
 
 
 async def all_of(requests: Iterable[Coroutine[Any, Any, Any]]) -> None:
@@ -322,9 +350,9 @@ def _together(given: Sequence[G], request: Callable[[G], Awaitable[T]]) -> Futur
 
 
 def _conditions(begin: int, end: int | None, etag: str) -> Any:
-    """Return the options of a request for a part of an object with an ETag; "": any."""
+    """Return the options of a request for a part of an object with an ETag, as of `etag_of`; "": any."""
     options: dict[str, Any] = {} if end is None else {"range": (begin, end)}
-    return options | {"if_match": etag} if etag else options
+    return options if not etag or etag.startswith(_MODIFIED) else options | {"if_match": etag}
 
 
 def _range(begin: int, end: int | None) -> str:

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +286,24 @@ def _cache_of(where: SetAddress, objects: Objects, index: ShardIndex, content: b
     files, block = [RemoteFile(shard.file, shard.nbytes) for shard in index.shards], _block_bytes(index, where.keeping)
     if {file.name for file in files} & {ROOM, SET, TABLE, ETAGS}:
         raise ShardFormatError(f"{objects.url_of(INDEX_NAME)}: a shard has the name of a file of caches")
-    return BlockCache(objects, content, files, block, where.keeping, where)
+    return BlockCache(objects, content, files, block, where.keeping, where, partial(_row_at, index))
+
+
+def _row_at(index: ShardIndex, number: int, offset: int) -> tuple[str, int] | None:
+    """Return the first field and row that have a byte of a shard, or bytes behind it.
+
+    None where the index does not say it: of compressed fields and items of ragged ones, and in an older index.
+    """
+    layout = _stated_layout(index.shards[number], index)
+    tensors = {} if layout is None else layout.tensors
+    for name, entry in sorted(tensors.items(), key=lambda one: one[1].begin):
+        if entry.end <= max(offset, entry.begin):
+            continue
+        field = index.fields.get(name)
+        if field is None or isinstance(field, RaggedSpec) or field.codec is not None:
+            return None
+        return name, max(0, offset - entry.begin) // field.row_bytes
+    return None
 
 
 def _reader(parts: dict[int, bytes]) -> Callable[[int, int], bytes]:

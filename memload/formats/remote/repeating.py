@@ -20,6 +20,8 @@ NO_BUCKET = "there is no such bucket"
 _OF_BUCKETS = "check its name, and the endpoint that obstore takes from the environment or from its store object"
 _NO_BUCKET_CODES = ("NoSuchBucket", "ContainerNotFound")  # of S3 and Google, and of Azure
 _NO_TRUST = "InvalidCertificate"  # in the text of an error of obstore's
+_NO_RANGES = "Range request not supported"  # likewise
+_REFUSED, _LATE = "status code: 400", "RequestTimeout"  # a request that is wrong; S3 says so, too, of one that is late
 _DEBUG = "Debug source:"  # what obstore says from here on is for those who develop it
 _REASON = re.compile(r'\b(?:message|error): "((?:[^"\\]|\\.)*)"')  # in that part: the reason of the system, at the end
 _METADATA = re.compile(  # requests to a service of a cloud machine, which are made where no credentials are stated
@@ -89,7 +91,7 @@ class Requests:
             except Exception as error:
                 took = time.monotonic() - began
                 is_last = attempt == most or (is_wanted is not None and not is_wanted())
-                if is_last or _NO_TRUST in str(error) or (attempt > 1 and took >= self.patience):
+                if is_last or _stays(error, writing) or (attempt > 1 and took >= self.patience):
                     tried = f"{counted(attempt, 'attempt')} in {took:.1f} s to {doing}"
                     raise self._given_up(name, tried, error, begin, writing) from error
             await _pause(attempt)
@@ -117,9 +119,21 @@ class Requests:
         if isinstance(error, refused) or "status code: 403" in text or "status code: 401" in text:
             step = "" if _are_credentials_missing(text) else f"; {_CREDENTIALS}"
             return PermissionError(f"{url}: the store refuses it ({said(error)}){step}")
+        if _NO_RANGES in text:
+            return ShardReadError(
+                f"{url}: this server does not answer requests for ranges, which blocks of shards are read by; serve "
+                "the folder by one that does, such as nginx, or copy it to this machine",
+                file=url,
+            )
         if isinstance(error, refusals.AlreadyExistsError):
             return FileExistsError(f"{url}: there is one already")
         return error
+
+
+def _stays(error: Exception, writing: bool) -> bool:
+    """Return whether further attempts fail as this one did."""
+    text = str(error)
+    return _NO_TRUST in text or (not writing and _REFUSED in text and _LATE not in text)
 
 
 async def _pause(attempts: int) -> None:

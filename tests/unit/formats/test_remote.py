@@ -716,7 +716,7 @@ def test_an_error_that_was_handled_keeps_no_cache(replaced):
         gc.enable()
 
 
-@pytest.mark.parametrize("left", ["", "[0", "[0, 7]\n"])
+@pytest.mark.parametrize("left", ["", "[0", "[0, 7]\n", '[0, ""]\n'])
 def test_blocks_without_an_etag_are_fetched_again(replaced, left):
     """As they are where the machine went down before the ETag reached the disk."""
     url, options, replace = replaced
