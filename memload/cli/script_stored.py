@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from memload.cli.script import Advice
-from memload.cli.script_collate import collate_of
+from memload.cli.script_collate import collate_of, of_padded
 from memload.cli.script_names import quoted
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import split_at_random
@@ -36,8 +36,9 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
                 'rows that differ in length: ragged=["NAME"] in ShardWriter names their fields, docs/ragged.md'
             )
     opened = f'memload.open("shards/"){form}'
+    padded = of_padded(collate, fields)
     if not random:
-        return Advice((*lines, f"{one.name} = {opened}"), notes=tuple(notes))
+        return Advice((*lines, f"{one.name} = {opened}{padded}"), notes=tuple(notes))
     notes += [
         f"{name} draws from a generator that threads share: torch.randint in its place is drawn by row"
         for name in noise
@@ -46,7 +47,7 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     if not is_dict:
         rows = "sample"
         notes.append("random has the steps that draw random numbers: change the lambda so that they get the image")
-    mapped = (f"random = {random}", f"{one.name} = {opened}.map(lambda sample: {rows})  # samples have tensors")
+    mapped = (f"random = {random}", f"{one.name} = {opened}.map(lambda sample: {rows}){padded}  # samples have tensors")
     return Advice((*lines, *mapped), notes=tuple(notes))
 
 
