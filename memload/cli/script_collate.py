@@ -124,12 +124,13 @@ def _code(made: object) -> str:
 def of_padded(collate: Collate | None, fields: Sequence[str]) -> str:
     """Return `.with_ragged(...)` of a dataset with some fields, for what a collate function pads; "" for nothing."""
     padded = [one for one in collate.joined if one.how == "padded"] if collate is not None else []
-    named = {_name_in(fields, one.place): one.pad for one in padded}
+    named = {name_in(fields, one.place): one.pad for one in padded}
     listed = ", ".join(f'"{name}": ("padded", {pad})' for name, pad in named.items())
     return f".with_ragged({{{listed}}})" if named else ""
 
 
-def _name_in(fields: Sequence[str], place: Place) -> str:
+def name_in(fields: Sequence[str], place: Place) -> str:
+    """Return the name of a field that a collate function joins, or FIELD where it is not known."""
     if isinstance(place, str):
         return place
     return fields[place or 0] if (place or 0) < len(fields) else "FIELD"
