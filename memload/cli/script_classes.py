@@ -66,7 +66,7 @@ def _in_its_place(one: ClassOf, advice: Advice) -> Advice:
     """Return advice with what else there is to say of its names."""
     notes = []
     if not one.script.name_for(one.call) and advice.code:
-        notes.append(f"`dataset` is for the loader, in the place of {ast.unparse(one.call)}")
+        notes.append(f"`{one.name}` is for the loader, in the place of {ast.unparse(one.call)}")
     if any("(PATH" in line for line in advice.code):
         notes.append("PATH: the script does not say the path where it could be followed")
     return Advice(advice.code, advice.commands, (*advice.notes, *notes))

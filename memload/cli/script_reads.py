@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from memload.cli.script import Script, name_of
-from memload.cli.script_names import assigned_in, is_none, is_text, local_of, quoted
+from memload.cli.script_names import assigned_in, free_name, is_none, is_text, local_of, quoted
 from memload.cli.script_steps import Step, step_of
 from memload.cli.script_values import text_of
 
@@ -133,8 +133,8 @@ class ClassOf:
 
     @property
     def name(self) -> str:
-        """The name that the script gives to the dataset, or "dataset"."""
-        return self.script.name_for(self.call) or "dataset"
+        """The name that the script gives to the dataset, or "dataset", if that is free."""
+        return self.script.name_for(self.call) or free_name(self.script, "dataset")
 
     @property
     def stem(self) -> str:

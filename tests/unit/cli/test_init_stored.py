@@ -102,6 +102,21 @@ loader = DataLoader(dataset, batch_size=4, collate_fn=lambda rows: pad_sequence(
     torch.testing.assert_close([*names["loader"]], [*stock], rtol=0, atol=0)
 
 
+def test_a_dataset_without_a_name_gets_one_that_is_free():
+    text = """
+from torch.utils.data import DataLoader, Dataset
+dataset = "the name of a set"
+class Rows(Dataset):
+    def __getitem__(self, i):
+        return {"x": i + 1}
+loader = DataLoader(Rows(), batch_size=4)
+"""
+    (one,) = advised(text)
+    assert one.change[-1].startswith("dataset_2 = ")
+    assert "`dataset_2` is for the loader, in the place of Rows()" in one.notes
+    assert advised(text.replace("dataset =", "title ="))[0].change[-1].startswith("dataset = ")
+
+
 def test_a_function_of_samples_has_a_name_that_is_free():
     text = """
 import torch
