@@ -102,20 +102,18 @@ def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def free_name(script: Script, wanted: str) -> str:
     """Return a name that code beside a script's own may assign to: the wanted one, or one with a number behind it."""
-    local = {
-        id(node)
-        for made in ast.walk(script.tree)
-        if isinstance(made, ast.ClassDef)
-        for method in made.body
-        if isinstance(method, ast.FunctionDef)
-        for node in _locals_of(method)
-    }
-    taken = set(script.imported)
-    for node in ast.walk(script.tree):
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            taken.add(node.name)
-        elif isinstance(node, ast.Name) and id(node) not in local:
-            taken.add(node.id)
+    nodes = list(ast.walk(script.tree))
+    methods = [one for made in nodes if isinstance(made, ast.ClassDef) for one in made.body]
+    local = {id(name) for one in methods if isinstance(one, ast.FunctionDef) for name in _locals_of(one)}
+    turns = [one.target for one in nodes if isinstance(one, (ast.For, ast.comprehension))]
+    of_turns = [name for target in turns for name in ast.walk(target) if isinstance(name, ast.Name)]
+    names = [one for one in nodes if isinstance(one, ast.Name) and id(one) not in local]
+    in_turns = {id(name) for name in of_turns}
+    otherwise = {one.id for one in names if isinstance(one.ctx, ast.Store) and id(one) not in in_turns}
+    only_in_turns = {name.id for name in of_turns} - otherwise  # which each loop assigns again
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    defined = {one.name for one in nodes if isinstance(one, kinds)} | script.imported.keys()
+    taken = ({one.id for one in names} - only_in_turns) | defined
     numbered = (f"{wanted}_{number}" for number in range(2, 1000))
     return wanted if wanted not in taken else next(name for name in numbered if name not in taken)
 

@@ -43,7 +43,7 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
         f"{name} draws from a generator that threads share: torch.randint in its place is drawn by row"
         for name in noise
     ]
-    steps = free_name(one.script, f"{one.stem}_random_steps".lstrip("_"))
+    steps = free_name(one.script, f"{one.stem}_random".lstrip("_"))
     function = f"lambda sample: {steps}({{name: value.numpy() for name, value in sample.items()}})"
     if not is_dict:
         function = f"lambda sample: {steps}(sample)"

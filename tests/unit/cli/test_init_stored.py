@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 random.seed(0)
-writer, batch, train_random_steps = "a log", 4, None
+writer, batch, train_random = "a log", 4, None
 class Shift:
     def __call__(self, sample):
         return {"x": sample["x"].roll(int(torch.randint(0, 3, ())), -1), "y": sample["y"]}
