@@ -173,8 +173,9 @@ def _of_collate(loader: Loader, collate: Collate, below: Verdict) -> Verdict:
         why = f"{name} only stacks the fields of samples, as FastLoader does by itself: it can be left out"
         return Verdict(False, why, Advice((_without_collate(loader, {}),)), line)
     ragged = {_field_name(one.place, below): one.pad for one in collate.joined if one.how == "padded"}
+    in_dataset = any(".with_ragged(" in line for line in below.advice.code)
     options = {"batch_transform": f"lambda batch: {collate.of_batch()}"}
-    if ragged:
+    if ragged and not in_dataset:
         listed = ", ".join(f'"{field}": ("padded", {pad})' for field, pad in ragged.items())
         options = {"ragged": f"{{{listed}}}", **options}
     after = (

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from memload.cli.script import Advice, Script, Verdict, name_of
+from memload.cli.script_collate import Place, collate_of, of_padded
 from memload.cli.script_images import decoded_once
 from memload.cli.script_moved import Above
 from memload.cli.script_names import quoted
@@ -50,7 +51,7 @@ def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
     sample = one.sample() if len(getter.args.args) == 2 else Sample("one")
     fields = tuple(part.name for part in sample.parts)
     advice = _opened(one, sample)
-    if not advice and (method := _says_itself(made, getter)) is not None:
+    if not advice and (method := _says_itself(one)) is not None:
         why = f"{name} is Python code; it only indexes arrays, which one method tells (add it to the class)"
         return Verdict(False, why, Advice(method), made.lineno, fields, sample.kind)
     if not advice:
@@ -65,7 +66,7 @@ def _in_its_place(one: ClassOf, advice: Advice) -> Advice:
     """Return advice with what else there is to say of its names."""
     notes = []
     if not one.script.name_for(one.call) and advice.code:
-        notes.append(f"`dataset` is for the loader, in the place of {ast.unparse(one.call)}")
+        notes.append(f"`{one.name}` is for the loader, in the place of {ast.unparse(one.call)}")
     if any("(PATH" in line for line in advice.code):
         notes.append("PATH: the script does not say the path where it could be followed")
     return Advice(advice.code, advice.commands, (*advice.notes, *notes))
@@ -281,29 +282,37 @@ def _read_otherwise(one: ClassOf) -> Advice:
 # Arrays in memory
 
 
-def _says_itself(made: ast.ClassDef, getter: ast.FunctionDef) -> tuple[str, ...] | None:
+def _says_itself(one: ClassOf) -> tuple[str, ...] | None:
     """Return `__memload__` for a class whose `__getitem__` only indexes attributes; None if it does more."""
-    body = [one for one in getter.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+    made, getter, collate = one.made, one.getter, collate_of(one.script, one.call)
+    padded = () if collate is None else collate.padded
+    body = [node for node in getter.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
     if len(body) != 1 or not isinstance(body[0], ast.Return) or len(getter.args.args) != 2 or len(made.bases) > 1:
         return None
     value, index = body[0].value, getter.args.args[1].arg
     if isinstance(value, ast.Tuple) and len(value.elts) > 1:
-        attributes = [_indexed(one, index) for one in value.elts]
-        names = [one or "" for one in attributes]
+        attributes = [_indexed(part, index) for part in value.elts]
+        names = [name or "" for name in attributes]
         if not all(names) or len(set(names)) < len(names):
             return None
-        arrays = ", ".join(f"{name}=self.{name}" for name in names)
-        return (
-            "def __memload__(self):",
-            f"    return memload.from_arrays({arrays}).as_tuple({', '.join(map(repr, names))})",
-        )
+        arrays = ", ".join(f"{name}={_array(name, place, padded)}" for place, name in enumerate(names))
+        form = f".as_tuple({', '.join(map(repr, names))}){of_padded(collate, names)}"
+        return ("def __memload__(self):", f"    return memload.from_arrays({arrays}){form}")
     if isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) and _is_name(key.value) for key in value.keys):
-        attributes = [_indexed(one, index) for one in value.values]
+        attributes = [_indexed(part, index) for part in value.values]
         if value.keys and all(attributes):
             pairs = zip(value.keys, attributes, strict=True)
-            arrays = ", ".join(f"{ast.literal_eval(key)}=self.{name}" for key, name in pairs if key is not None)
-            return ("def __memload__(self):", f"    return memload.from_arrays({arrays})")
+            named = {ast.literal_eval(key): name for key, name in pairs if key is not None}
+            arrays = ", ".join(f"{key}={_array(name or '', key, padded)}" for key, name in named.items())
+            return ("def __memload__(self):", f"    return memload.from_arrays({arrays}){of_padded(collate, [*named])}")
     return None
+
+
+def _array(name: str, place: Place, padded: Sequence[Place]) -> str:
+    """Return the code of the array that an attribute is; with rows that are padded, it may be a list."""
+    if not padded:
+        return f"self.{name}"
+    return f"memload.ragged(self.{name})" if place in padded else f"torch.as_tensor(self.{name})"
 
 
 def _is_name(key: object) -> bool:

@@ -121,6 +121,21 @@ def _code(made: object) -> str:
     return f"({', '.join(map(_code, made))}{',' * (len(made) == 1)})"
 
 
+def of_padded(collate: Collate | None, fields: Sequence[str]) -> str:
+    """Return `.with_ragged(...)` of a dataset with some fields, for what a collate function pads; "" for nothing."""
+    padded = [one for one in collate.joined if one.how == "padded"] if collate is not None else []
+    named = {name_in(fields, one.place): one.pad for one in padded}
+    listed = ", ".join(f'"{name}": ("padded", {pad})' for name, pad in named.items())
+    return f".with_ragged({{{listed}}})" if named else ""
+
+
+def name_in(fields: Sequence[str], place: Place) -> str:
+    """Return the name of a field that a collate function joins, or FIELD where it is not known."""
+    if isinstance(place, str):
+        return place
+    return fields[place or 0] if (place or 0) < len(fields) else "FIELD"
+
+
 def made_for(script: Script, loader: Loader) -> Iterator[ast.Call]:
     """Yield the call that makes the dataset of a loader, and those that make what it is a part of."""
     node, before = loader.given.get("dataset"), loader.call.lineno

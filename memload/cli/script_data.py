@@ -102,11 +102,11 @@ def _of_tensors(script: Script, call: ast.Call) -> Verdict:
 
 
 def composes_of_rows(script: Script, loader: Loader) -> Iterator[int]:
-    """Yield the lines of what classes of the script are given that read rows of files: their advice keeps it."""
+    """Yield the lines of what classes are given whose advice keeps it: they read rows of files, or are stored."""
     for call in made_for(script, loader):
         made = script.class_named(script.called(call))
         code = () if made is None else of_class(script, made.name, call).advice.code
-        if not any("prepare" in line for line in code):
+        if not any("prepare" in line or "ShardWriter(" in line for line in code):
             continue
         for given in [*call.args, *(one.value for one in call.keywords)]:
             value = script.value_of(given, call.lineno)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from memload.cli.script import Advice
 from memload.cli.script_names import local_of, quoted
@@ -43,20 +43,25 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
         return Advice(), ()
     folder = _folder(one, opened.args[0])
     named = _column_of_names(one, opened.args[0])
-    option = f" --image-column {named or 'NAME'}" if table and named not in _NAMED else ""
+    name = named if isinstance(named, str) and named else "NAME"
+    option = f" --image-column {name}" if table and name not in _NAMED else ""
     labels = f" --table {table}{option}" if table else ""
-    fields = ["image", *(column or "COLUMN" for column in columns if column is not None)]
-    in_order = ["image" if column is None else column or "COLUMN" for column in columns]
+    numbers = {column: "COLUMN" for column in columns if isinstance(column, int)}
+    if len(numbers) > 1:
+        numbers = {column: f"COLUMN_{column}" for column in numbers}
+    fields = ["image", *(_heading(column, numbers) for column in columns if column is not None)]
+    in_order = ["image" if column is None else _heading(column, numbers) for column in columns]
     if not table:
         in_order = ["image", "label"] if len(in_order) == 2 else []
     form = f".as_tuple({', '.join(map(quoted, in_order))})" if sample.kind == "tuple" and len(fields) > 1 else ""
     notes = ["N: how large images are kept; they are decoded once, in C"]
+    notes += _placeholders(table, {"NAME": named} if "NAME" in option else {}, numbers)
     if not table:
         notes.append("--labels TABLE.csv adds the columns of a table to the images, and --masks DIR their masks")
     if not form:
         notes.append('.as_tuple("image", "label") makes batches that are tuples')
-    command = f"memload write --images {folder or 'DIR'}{labels} --size N shards/"
-    advice = Advice((f'{one.name} = memload.open("shards/"){form}',), (command,), tuple(notes))
+    command = f"memload write --images {folder or 'DIR'}{labels} --size N {one.shards}"
+    advice = Advice((f'{one.name} = memload.open("{one.shards}"){form}',), (command,), tuple(notes))
     return advice, tuple(in_order) if sample.kind == "tuple" else ()
 
 
@@ -113,8 +118,8 @@ def _table(one: ClassOf) -> str:
     return ""
 
 
-def _column(one: ClassOf, code: ast.expr) -> str | None:
-    """Return the column of the table that a part of a sample is; "" for one by its number, None for what is no cell."""
+def _column(one: ClassOf, code: ast.expr) -> str | int | None:
+    """Return the column of the table that a part of a sample is, by heading or number; None for what is no cell."""
     code, before = _expanded(one, code)
     while isinstance(code, ast.Call) and len(code.args) == 1:  # int(row["label"]), torch.tensor(...)
         code, before = _expanded(one, code.args[0], before)
@@ -124,12 +129,28 @@ def _column(one: ClassOf, code: ast.expr) -> str | None:
     last = axes[-1]
     if isinstance(last, ast.Constant) and isinstance(last.value, str):
         return last.value
-    return "" if isinstance(last, ast.Constant) and isinstance(last.value, int) else None
+    return last.value if isinstance(last, ast.Constant) and isinstance(last.value, int) else None
 
 
-def _column_of_names(one: ClassOf, path: ast.expr) -> str:
-    """Return the column of the table that names the images; "" if it is not said."""
-    for node in ast.walk(_expanded(one, path)[0]):
-        if isinstance(node, ast.expr) and (column := _column(one, node)):
-            return column
-    return ""
+def _column_of_names(one: ClassOf, path: ast.expr) -> str | int | None:
+    """Return the column of the table that names the images, by heading or number; None if it is not said."""
+    found = [_column(one, node) for node in ast.walk(_expanded(one, path)[0]) if isinstance(node, ast.expr)]
+    headings = [column for column in found if isinstance(column, str)]
+    numbers = {column for column in found if isinstance(column, int)}
+    return headings[0] if headings else numbers.pop() if len(numbers) == 1 else None
+
+
+def _heading(column: str | int, numbers: Mapping[int, str]) -> str:
+    return numbers[column] if isinstance(column, int) else column
+
+
+def _placeholders(table: str, names: Mapping[str, str | int | None], numbers: Mapping[int, str]) -> Iterator[str]:
+    """Yield what words in the command and in the code stand for, which are those of headings of a table."""
+    of = "the table" if table in ("", "TABLE") else table
+    known = {word: column for word, column in names.items() if isinstance(column, int)}
+    known |= {word: column for column, word in numbers.items()}
+    places = " and ".join(str(column) for column in dict.fromkeys(known.values()))
+    several = "s" * (len(set(known.values())) > 1)
+    if known:
+        yield f"{', '.join(known)}: the heading{several} of column{several} {places} of {of}"
+    yield from (f"{word}: the heading of the column of {of} that names images" for word in names if word not in known)

@@ -7,7 +7,16 @@ import functools
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from memload.cli.script import name_of, root_of
+from memload.cli.script import Script, name_of, root_of
+
+_RANDOM = ("numpy.random.", "random.", "torch.rand", "torch.normal", "torch.bernoulli", "torch.multinomial")
+_GENERATORS = ("numpy.random.", "random.Random", "random.SystemRandom")
+_RANDOM_METHODS = frozenset(
+    [
+        *("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_"),
+        *("bernoulli", "multinomial"),
+    ]
+)
 
 
 def local_of(method: ast.FunctionDef, name: str, before: int) -> tuple[int, ast.expr] | None:
@@ -89,6 +98,47 @@ def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         yield statement.target, ast.copy_location(ast.BinOp(statement.target, statement.op, statement.value), statement)
     elif isinstance(statement, ast.With):
         yield from ((one.optional_vars, one.context_expr) for one in statement.items if one.optional_vars is not None)
+
+
+def free_name(script: Script, wanted: str) -> str:
+    """Return a name that code beside a script's own may assign to: the wanted one, or one with a number behind it."""
+    nodes = list(ast.walk(script.tree))
+    methods = [one for made in nodes if isinstance(made, ast.ClassDef) for one in made.body]
+    local = {id(name) for one in methods if isinstance(one, ast.FunctionDef) for name in _locals_of(one)}
+    turns = [one.target for one in nodes if isinstance(one, (ast.For, ast.comprehension))]
+    of_turns = [name for target in turns for name in ast.walk(target) if isinstance(name, ast.Name)]
+    names = [one for one in nodes if isinstance(one, ast.Name) and id(one) not in local]
+    in_turns = {id(name) for name in of_turns}
+    otherwise = {one.id for one in names if isinstance(one.ctx, ast.Store) and id(one) not in in_turns}
+    only_in_turns = {name.id for name in of_turns} - otherwise  # which each loop assigns again
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    defined = {one.name for one in nodes if isinstance(one, kinds)} | script.imported.keys()
+    taken = ({one.id for one in names} - only_in_turns) | defined
+    numbered = (f"{wanted}_{number}" for number in range(2, 1000))
+    return wanted if wanted not in taken else next(name for name in numbered if name not in taken)
+
+
+def _locals_of(method: ast.FunctionDef) -> list[ast.Name]:
+    """Return the places in a method of the names that it assigns to, or has as arguments."""
+    nodes = [node for node in ast.walk(method) if isinstance(node, ast.Name)]
+    own = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in ast.walk(method) if isinstance(node, ast.arg)}
+    shared = {name for node in ast.walk(method) if isinstance(node, ast.Global) for name in node.names}
+    return [node for node in nodes if node.id in own - shared]
+
+
+def draws_random(script: Script, node: ast.AST) -> bool:
+    """Return whether a node is a call that draws random numbers, or that makes a generator of them."""
+    if not isinstance(node, ast.Call):
+        return False
+    if script.called(node).startswith(_RANDOM):
+        return True
+    return isinstance(node.func, ast.Attribute) and node.func.attr in _RANDOM_METHODS
+
+
+def is_generator(script: Script, node: ast.AST | None) -> bool:
+    """Return whether an expression makes a generator of random numbers, of numpy or of Python."""
+    return script.called(node).startswith(_GENERATORS)
 
 
 def is_none(node: ast.expr) -> bool:

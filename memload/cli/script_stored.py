@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from memload.cli.script import Advice
-from memload.cli.script_collate import collate_of
-from memload.cli.script_names import quoted
+from memload.cli.script import Advice, name_of
+from memload.cli.script_collate import collate_of, name_in, of_padded
+from memload.cli.script_names import draws_random, free_name, is_generator, quoted
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import split_at_random
 
@@ -15,7 +15,7 @@ _ONCE = "the lines that write run once, before training: afterwards the set is t
 
 def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     """Return the code that stores what a class returns, with its random transforms left to `map`."""
-    made, random, noise = split_at_random(one.script, one.call)
+    made, random, noise, tensors = split_at_random(one.script, one.call)
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
     notes = [why] * bool(why) + [_ONCE]
@@ -27,65 +27,91 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     if is_dict:
         form = ""
     if collate is None or (collate.made is not None and not collate.padded):
-        lines = _batches(made, fields if sample is None or not is_dict else [], fields if is_dict else [])
+        lines = _batches(one, made, fields if sample is None or not is_dict else [], fields if is_dict else [])
     else:
-        ragged = [fields[place] if isinstance(place, int) and fields else str(place) for place in collate.padded]
-        lines = _samples(made, fields, is_dict, ragged)
+        ragged = [name_in(fields, place) for place in collate.padded]
+        lines = _samples(one, made, fields, is_dict, ragged)
         if not ragged:
             notes.append(
                 'rows that differ in length: ragged=["NAME"] in ShardWriter names their fields, docs/ragged.md'
             )
-    opened = f'memload.open("shards/"){form}'
+    opened = f'memload.open("{one.shards}"){form}'
+    padded = of_padded(collate, fields)
     if not random:
-        return Advice((*lines, f"{one.name} = {opened}"), notes=tuple(notes))
+        return Advice((*lines, f"{one.name} = {opened}{padded}"), notes=tuple(notes))
     notes += [
         f"{name} draws from a generator that threads share: torch.randint in its place is drawn by row"
         for name in noise
     ]
-    rows = "random({name: value.numpy() for name, value in sample.items()})"
+    steps = free_name(one.script, f"{one.stem}_random".lstrip("_"))
+    function = f"lambda sample: {steps}({{name: value.numpy() for name, value in sample.items()}})"
     if not is_dict:
-        rows = "sample"
-        notes.append("random has the steps that draw random numbers: change the lambda so that they get the image")
-    mapped = (f"random = {random}", f"{one.name} = {opened}.map(lambda sample: {rows})  # samples have tensors")
+        function = f"lambda sample: {steps}(sample)"
+        notes.append(f"{steps} has those that draw random numbers: change the lambda so that they get the image")
+    elif tensors:
+        function = steps
+    mapped = (f"{steps} = {random}", f"{one.name} = {opened}.map({function}){padded}  # samples have tensors")
     return Advice((*lines, *mapped), notes=tuple(notes))
 
 
-def _batches(made: str, fields: list[str], names: list[str]) -> list[str]:
+def _batches(one: ClassOf, made: str, fields: list[str], names: list[str]) -> list[str]:
     """Return the code that stores what a class makes, batch by batch."""
+    writer, batch = (free_name(one.script, name) for name in ("writer", "batch"))
     if names and all(names):
-        extend = f"writer.extend(**batch)  # {', '.join(names)}: each row of one shape, so resize images here"
+        extend = f"{writer}.extend(**{batch})  # {', '.join(names)}: each row of one shape, so resize images here"
     elif len(fields) > 1:
-        extend = f"writer.extend({', '.join(f'{name}=batch[{place}]' for place, name in enumerate(fields))})"
+        extend = f"{writer}.extend({', '.join(f'{name}={batch}[{place}]' for place, name in enumerate(fields))})"
     elif fields:
-        extend = f"writer.extend({fields[0]}=batch)"
+        extend = f"{writer}.extend({fields[0]}={batch})"
     else:
-        extend = "writer.extend(**batch)  # a dict of fields; of tuples: writer.extend(x=batch[0], y=batch[1])"
+        of_tuples = f"{writer}.extend(x={batch}[0], y={batch}[1])"
+        extend = f"{writer}.extend(**{batch})  # a dict of fields; of tuples: {of_tuples}"
     return [
-        'with memload.ShardWriter("shards/") as writer:  # once; without random transforms',
-        f"    for batch in memload.FastLoader({made}, batch_size=64):",
+        f'with memload.ShardWriter("{one.shards}") as {writer}:  # once; without random transforms',
+        f"    for {batch} in memload.FastLoader({made}, batch_size=64):",
         f"        {extend}",
     ]
 
 
-def _samples(made: str, fields: list[str], is_dict: bool, ragged: list[str]) -> list[str]:
+def _samples(one: ClassOf, made: str, fields: list[str], is_dict: bool, ragged: list[str]) -> list[str]:
     """Return the code that stores what a class makes, sample by sample: rows may differ in length."""
-    append = f"writer.append({', '.join(f'{name}=sample[{place}]' for place, name in enumerate(fields))})"
+    wanted = ("writer", "samples", "sample", "number")
+    writer, samples, sample, number = (free_name(one.script, name) for name in wanted)
+    append = f"{writer}.append({', '.join(f'{name}={sample}[{place}]' for place, name in enumerate(fields))})"
     if is_dict or not fields:
-        append = "writer.append(**sample)"
+        append = f"{writer}.append(**{sample})"
     elif len(fields) == 1:
-        append = f"writer.append({fields[0]}=sample)"
+        append = f"{writer}.append({fields[0]}={sample})"
     named = f", ragged=[{', '.join(map(quoted, ragged))}]" if ragged else ""
     return [
-        f"samples = {made}",
-        f'with memload.ShardWriter("shards/"{named}) as writer:  # once; without random transforms',
-        "    for number in range(len(samples)):",
-        "        sample = samples[number]",
+        f"{samples} = {made}",
+        f'with memload.ShardWriter("{one.shards}"{named}) as {writer}:  # once; without random transforms',
+        f"    for {number} in range(len({samples})):",
+        f"        {sample} = {samples}[{number}]",
         f"        {append}",
     ]
 
 
 def draws(one: ClassOf) -> bool:
-    """Return whether `__getitem__` draws random numbers itself."""
+    """Return whether `__getitem__` draws random numbers itself, or by a method or a function that it calls."""
+    functions = {node.name: node for node in one.script.tree.body if isinstance(node, ast.FunctionDef)}
     getter = one.method("__getitem__")
-    called = [one.script.called(node) for node in ast.walk(getter) if isinstance(node, ast.Call)] if getter else []
-    return any(name.startswith(("numpy.random.", "random.", "torch.rand")) for name in called)
+    left, seen = [getter] if getter else [], set()
+    while left:
+        method = left.pop()
+        seen.add(method)
+        for node in (node for node in ast.walk(method) if isinstance(node, ast.Call)):
+            if draws_random(one.script, node) or _of_generator(one, node):
+                return True
+            name = name_of(node.func)
+            called = one.method(name[5:]) if name.startswith("self.") else functions.get(name)
+            left += [called] if called is not None and called not in seen else []
+    return False
+
+
+def _of_generator(one: ClassOf, call: ast.Call) -> bool:
+    """Return whether a call is that of a method of a generator: of the object, or of the script."""
+    base = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    if base.startswith("self."):
+        return any(is_generator(one.script, value) for _, _, value in one.assigned(base[5:]))
+    return bool(base) and is_generator(one.script, one.script.value_of(ast.Name(base), 10**9))

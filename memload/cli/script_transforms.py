@@ -7,12 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memload.cli.script import Advice, Script
+from memload.cli.script_names import draws_random
 from memload.cli.script_values import text_of, turns_around
 
 _COMPOSE = ("transforms.Compose", "v2.Compose")
-_DRAWS = ("numpy.random.", "random.", "torch.rand", "torch.normal", "torch.bernoulli")
 _UNSEEDED = ("numpy.random.", "random.")
 """What draws from generators of the whole process, which threads share."""
+_TO_TENSORS = frozenset(
+    [
+        *(
+            "ToTensor",
+            "PILToTensor",
+            "ToImage",
+            "ToDtype",
+            "ConvertImageDtype",
+            "to_tensor",
+            "pil_to_tensor",
+            "to_image",
+        ),
+        *("from_numpy", "as_tensor", "tensor", "read_image", "decode_image"),
+    ]
+)
 
 
 def casts_of_transforms(script: Script) -> Iterator[tuple[int, Advice]]:
@@ -79,18 +94,19 @@ def _line_of_sizes(script: Script, compose: ast.Call) -> int:
     return next(found, 0)
 
 
-def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str]]:
-    """Return a call of a dataset without its random transforms, these, and the names of those that threads race on.
+def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str], bool]:
+    """Return a call of a dataset without its random transforms, these, and what there is to know of them.
 
     Returns:
         the code of the call with the steps of its `Compose` before the first that draws random numbers, the code of a
-        `Compose` of the others ("" without any), and the names of classes that draw from generators of the process
+        `Compose` of the others ("" without any), the names of classes that draw from generators of the
+        process, and whether the random transforms are given tensors
     """
     composed = _composed(script, call, {})
     steps = [] if composed is None else _steps_of(script, composed)
-    drawing = [_draws(script, step, _DRAWS) for step in steps]
+    drawing = [_draws(script, step) for step in steps]
     if composed is None or True not in drawing:
-        return ast.unparse(call), "", []
+        return ast.unparse(call), "", [], True
     first = drawing.index(True)
     compose = ast.unparse(composed.func)
     before, after = (", ".join(map(ast.unparse, part)) for part in (steps[:first], steps[first:]))
@@ -100,17 +116,32 @@ def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str]
     ])  # fmt: skip
     if len(call.args) > 1 and not any(one.arg == "transform" for one in call.keywords):
         made.args = [call.args[0], kept, *call.args[2:]]
-    noise = [script.called(step) for step in steps if _draws(script, step, _UNSEEDED)]
-    return ast.unparse(made), f"{compose}([{after}])", noise
+    noise = [script.called(step) for step in steps if _races(script, step)]
+    stored, later = (any(_makes_tensors(script, step) for step in part) for part in (steps[:first], steps[first:]))
+    tensors = stored or (not later and _makes_tensors(script, call))
+    return ast.unparse(made), f"{compose}([{after}])", noise, tensors
 
 
-def _draws(script: Script, step: ast.expr, functions: tuple[str, ...]) -> bool:
-    """Return whether a step draws random numbers by one of these functions, or is a random one of torchvision's."""
+def _makes_tensors(script: Script, step: ast.expr) -> bool:
+    """Return whether a step, or what a class of the script does, makes tensors of something else."""
+    made = script.class_named(script.called(step))
+    calls = [step] if made is None else ast.walk(made)
+    return any(script.called(node).rpartition(".")[2] in _TO_TENSORS for node in calls)
+
+
+def _races(script: Script, step: ast.expr) -> bool:
+    """Return whether a step of the script's own draws from generators of the process."""
+    made = script.class_named(script.called(step))
+    return made is not None and any(script.called(node).startswith(_UNSEEDED) for node in ast.walk(made))
+
+
+def _draws(script: Script, step: ast.expr) -> bool:
+    """Return whether a step of the script's own draws random numbers, or is a random one of torchvision's."""
     name = script.called(step)
     made = script.class_named(name)
     if made is not None:
-        return any(script.called(node).startswith(functions) for node in ast.walk(made))
-    return functions is _DRAWS and name.rpartition(".")[2].startswith(("Random", "ColorJitter", "AutoAugment"))
+        return any(draws_random(script, node) for node in ast.walk(made))
+    return name.rpartition(".")[2].startswith(("Random", "ColorJitter", "AutoAugment"))
 
 
 def _taken(script: Script, steps: Sequence[ast.expr]) -> _Steps:

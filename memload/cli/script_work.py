@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memload.cli.script import Advice
 from memload.cli.script_moved import Above, moved
-from memload.cli.script_names import quoted
+from memload.cli.script_names import free_name, quoted
 from memload.cli.script_reads import ClassOf, Part, Read, Sample
 from memload.cli.script_steps import Done, done_by
 
@@ -82,8 +82,9 @@ def _of_samples(one: ClassOf, sample: Sample, kept: Sequence[Part], above: Above
     if sample.transform:
         function = ast.parse(sample.transform, mode="eval").body
         made = f"{ast.unparse(above.name(function, 'transform'))}({made})"
-    yield from ("def prepare(sample):  # of one row, in threads", f"    return {made}", "")
-    yield f"{one.name} = {one.name}.map(prepare)"
+    prepare = free_name(one.script, "prepare")
+    yield from (f"def {prepare}(sample):  # of one row, in threads", f"    return {made}", "")
+    yield f"{one.name} = {one.name}.map({prepare})"
 
 
 def _taken(sample: Sample, place: int) -> str:
@@ -95,9 +96,10 @@ def _taken(sample: Sample, place: int) -> str:
 def own_function(one: ClassOf, names: Sequence[str] = ()) -> tuple[str, ...]:
     """Return a function of samples that is left to the user, with what it has to do, and the dataset that it makes."""
     what = f"what __getitem__ (line {one.getter.lineno}) makes of {', '.join(names) or 'a row'}"
+    prepare = free_name(one.script, "prepare")
     return (
-        f"def prepare(sample):  # yours to write: {what}",
+        f"def {prepare}(sample):  # yours to write: {what}",
         "    return sample",
         "",
-        f"{one.name} = {one.name}.map(prepare)",
+        f"{one.name} = {one.name}.map({prepare})",
     )

@@ -60,7 +60,11 @@ def followed(text):
     stock = names["loader"]
     for one in found(text):
         if one.about == "dataset":
+            if one.change and one.change[0].startswith("loader = "):
+                exec(_split_again(text), names)
             exec("\n".join(one.change), names)
+            if "__memload__" in names:
+                names[one.code.split()[1].partition("(")[0]].__memload__ = names.pop("__memload__")
     options = {name: names[name] for name in ("cast", "batch_transform") if name in names}
     loader = names["loader"]
     if loader is stock:
@@ -73,6 +77,12 @@ def followed(text):
         code = next(line for one in found(text) for line in one.change if line.startswith("loader = "))
         loader = eval(f"{code.removeprefix('loader = ').removesuffix(')')}, **options)", {**names, "options": options})
     return stock, loader
+
+
+def _split_again(text):
+    """Return what makes parts of `data`, drawn as before."""
+    lines = [line for line in text.splitlines() if "random_split(data," in line]
+    return "\n".join(["torch.manual_seed(0)", *lines] if lines else [])
 
 
 def batches_of(loader):
@@ -151,6 +161,41 @@ train, valid = random_split(TensorDataset(x, y), [40, 20])
 sampler = SAMPLER
 loader = DataLoader(train, batch_size=8, sampler=sampler, num_workers=0)
 """
+WORDS = """
+class Words(Dataset):
+    def __init__(self, texts, labels):
+        self.texts, self.labels = texts, labels
+    def __len__(self):
+        return len(self.texts)
+    def __getitem__(self, i):
+        tokens = torch.tensor([ord(one) for one in self.texts[i]])
+        return tokens, self.labels[i]
+def collate(batch):
+    texts, labels = zip(*batch)
+    lengths = torch.tensor([len(text) for text in texts])
+    return pad_sequence(texts, batch_first=True, padding_value=7), lengths, torch.tensor(labels)
+data = Words(["abc", "de", "a", "cdef"] * 10, [0, 1, 0, 1] * 10)
+data_part, _ = random_split(data, [30, 10])
+loader = DataLoader(data_part, batch_size=8, shuffle=True, collate_fn=collate)
+"""
+IN_LISTS = """
+class Series(Dataset):
+    def __init__(self, n):
+        self.x = [torch.arange(float(k % 5 + 1)) for k in range(n)]
+        self.y = [k / 3 for k in range(n)]
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+def collate(batch):
+    xs, ys = zip(*batch)
+    return pad_sequence(xs, batch_first=True, padding_value=-1.0), torch.tensor(ys)
+data = Series(40)
+loader = DataLoader(data, batch_size=8, shuffle=True, collate_fn=collate)
+"""
+NAMED = IN_LISTS.replace("return self.x[i], self.y[i]", 'return {"x": self.x[i], "y": self.y[i]}').replace(
+    "xs, ys = zip(*batch)", 'xs, ys = [one["x"] for one in batch], [one["y"] for one in batch]'
+)
 FOLLOWED = {
     "HDF5 rows, a chain of steps, a collate function": SESSION.replace(
         "SPIKES", 'torch.from_numpy(self.file["spikes"][j].astype(np.float32))'
@@ -161,6 +206,9 @@ FOLLOWED = {
     "padded in another order": PADDED.replace(", batch_first=True", "").replace(
         "torch.tensor(labels)\n", "torch.tensor(labels).float()\n"
     ),
+    "rows of lists that are padded": IN_LISTS,
+    "rows of lists that are padded, by name": NAMED,
+    "rows that are padded, in a part of a dataset": WORDS,
     "weights": SPLIT.replace("SAMPLER", "WeightedRandomSampler(torch.ones(40), num_samples=40)"),
     "one of two ranks": SPLIT.replace("SAMPLER", "DistributedSampler(train, num_replicas=2, rank=1)"),
 }

@@ -1,0 +1,195 @@
+"""`memload init`: sets that are stored once have folders and names of their own, and say what is frozen in them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+import vision  # noqa: F401 - torchvision's transforms, where its operators do not load, too
+
+import memload
+from memload.cli import init
+from memload.cli.script import Script
+
+TWO = """
+import random
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+random.seed(0)
+writer, batch, train_random = "a log", 4, None
+class Shift:
+    def __call__(self, sample):
+        return {"x": sample["x"].roll(int(torch.randint(0, 3, ())), -1), "y": sample["y"]}
+class Scale:
+    def __call__(self, sample):
+        return {"x": torch.as_tensor(sample["x"]).float() / 4, "y": sample["y"]}
+class Rows(Dataset):
+    def __init__(self, first, transform=None):
+        self.first, self.transform = first, transform
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        sample = {"x": [self.first + i, 2, 3, 4], "y": i % 3}
+        if self.transform:
+            sample = self.transform(sample)
+        return sample
+train_data = Rows(0, transforms.Compose([Scale(), Shift()]))
+val_data = Rows(100, transforms.Compose([Scale()]))
+train_loader = DataLoader(train_data, batch_size=4)
+val_loader = DataLoader(val_data, batch_size=4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def advised(text):
+    Path("train.py").write_text(text)
+    return [one for one in init.findings(Script.read(Path("train.py"))) if one.about in ("dataset", "transform")]
+
+
+def test_two_sets_of_a_class_are_stored_apart_and_hide_no_name_of_the_script():
+    exec(TWO, names := {"memload": memload})
+    before = dict(names)
+    advice = advised(TWO)
+    for one in advice:
+        exec("\n".join(one.change), names)
+    changed = {name for name, value in before.items() if names[name] is not value}
+    assert changed <= {"train_data", "val_data", "__builtins__"}
+    assert {one.name for one in Path().iterdir()} == {"train.py", "train_shards", "val_shards"}
+    for name in ("train", "val"):
+        loader = memload.FastLoader(names[f"{name}_data"], batch_size=4)
+        assert loader.engine == "native", loader.why
+        theirs = torch.cat([one["x"].sort(-1).values for one in names[f"{name}_loader"]])
+        ours = torch.cat([one["x"].sort(-1).values for one in loader])
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_a_compose_that_is_stored_or_mapped_has_no_other_advice():
+    assert {one.about for one in advised(TWO)} == {"dataset"}
+
+
+def test_arrays_are_for_random_steps_that_make_tensors_of_them():
+    text = TWO.replace("[Scale(), Shift()]", "[Shift(), Scale()]")
+    (code,) = [line for line in advised(text)[0].change if line.startswith("train_data = ")]
+    assert "value.numpy()" in code
+    assert not any("value.numpy()" in line for line in advised(TWO)[0].change)
+
+
+def test_samples_that_are_padded_hide_no_name_of_the_script():
+    text = """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+samples, sample, number, writer = 1, 2, 3, 4
+class Rows(Dataset):
+    def __len__(self):
+        return 9
+    def __getitem__(self, i):
+        return torch.arange(i + 1)
+dataset = Rows()
+loader = DataLoader(dataset, batch_size=4, collate_fn=lambda rows: pad_sequence([one for one in rows], True))
+"""
+    exec(text, names := {"memload": memload})
+    stock = names["loader"]
+    for one in advised(text):
+        exec("\n".join(one.change), names)
+    assert [names[name] for name in ("samples", "sample", "number", "writer")] == [1, 2, 3, 4]
+    assert names["loader"].engine == "native", names["loader"].why
+    torch.testing.assert_close([*names["loader"]], [*stock], rtol=0, atol=0)
+
+
+def test_a_dataset_without_a_name_gets_one_that_is_free():
+    text = """
+from torch.utils.data import DataLoader, Dataset
+dataset = "the name of a set"
+class Rows(Dataset):
+    def __getitem__(self, i):
+        return {"x": i + 1}
+loader = DataLoader(Rows(), batch_size=4)
+"""
+    (one,) = advised(text)
+    assert one.change[-1].startswith("dataset_2 = ")
+    assert "`dataset_2` is for the loader, in the place of Rows()" in one.notes
+    assert advised(text.replace("dataset =", "title ="))[0].change[-1].startswith("dataset = ")
+
+
+def test_a_function_of_samples_has_a_name_that_is_free():
+    text = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+def prepare(path):
+    return path
+class Rows(Dataset):
+    def __init__(self, path):
+        self.x = torch.load(prepare(path))
+    def __getitem__(self, i):
+        return self.x[i] + 1
+dataset = Rows("x.pt")
+loader = DataLoader(dataset, batch_size=4)
+"""
+    code = "\n".join(advised(text)[0].change)
+    assert [one.name for one in ast.walk(ast.parse(code)) if isinstance(one, ast.FunctionDef)] == ["prepare_2"]
+    assert "dataset.map(prepare_2)" in code
+
+
+@pytest.mark.parametrize(
+    ("code", "draws"),
+    [
+        ("torch.empty(4).normal_()", True),
+        ("torch.empty(4).uniform_(0, 1)", True),
+        ("torch.normal(0.0, 0.1, (4,))", True),
+        ("torch.bernoulli(torch.ones(4) / 2)", True),
+        ("torch.as_tensor(self.rng.integers(9))", True),
+        ("torch.as_tensor(shared.integers(9))", True),
+        ("self.noise()", True),
+        ("torch.zeros(4).clamp_(0, 1)", False),
+        ("torch.as_tensor(self.rows.index(i))", False),
+    ],
+)
+def test_random_numbers_that_would_be_frozen_are_said(code, draws):
+    text = f"""
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+shared = np.random.default_rng(1)
+class Rows(Dataset):
+    def __init__(self):
+        self.rng, self.rows = np.random.default_rng(0), [0, 1, 2]
+    def noise(self):
+        return torch.randn(4)
+    def __getitem__(self, i):
+        if i % 2:
+            return torch.zeros(4)
+        return {code}
+loader = DataLoader(Rows(), batch_size=4)
+"""
+    (one,) = advised(text)
+    assert any("ShardWriter" in line for line in one.change)
+    assert any(note.startswith("__getitem__ draws random numbers") for note in one.notes) is draws
+
+
+def test_placeholders_are_said_to_be_headings_of_columns():
+    text = """
+import os
+import pandas as pd
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+class Photos(Dataset):
+    def __init__(self, table, folder):
+        self.table, self.folder = pd.read_csv(table), folder
+    def __getitem__(self, i):
+        image = Image.open(os.path.join(self.folder, self.table.iloc[i, 0]))
+        return image, RETURNED
+loader = DataLoader(Photos("train.csv", "photos"), batch_size=4)
+"""
+    (one,) = advised(text.replace("RETURNED", "self.table.iloc[i, 1]"))
+    assert "NAME, COLUMN: the headings of columns 0 and 1 of train.csv" in one.notes
+    (one,) = advised(text.replace("RETURNED", "self.table.iloc[i, 1], self.table.iloc[i, 2]"))
+    assert "NAME, COLUMN_1, COLUMN_2: the headings of columns 0 and 1 and 2 of train.csv" in one.notes
+    assert '.as_tuple("image", "COLUMN_1", "COLUMN_2")' in one.change[0]
+    (one,) = advised(text.replace("RETURNED", 'self.table.iloc[i]["label"]'))
+    assert "NAME: the heading of column 0 of train.csv" in one.notes
