@@ -17,6 +17,7 @@ from waiting import MOST_SECONDS, until
 
 import memload
 from memload.formats.remote import addresses, admission, block_cache, repeating
+from memload.formats.remote.link import link
 from memload.formats.remote.objects import Objects
 from memload.formats.shards.safetensors_header import read_layout
 
@@ -282,16 +283,20 @@ def test_a_process_that_ends_amid_requests_cancels_them_first(faulty_set, proxy)
 
 
 ENDS_QUICKLY = """
-import sys, threading
+import sys, threading, time
 import memload
 from memload.formats.remote import addresses, admission
+from memload.formats.remote.link import link
 
 admission._FEW, admission._QUICK, addresses.QUICK_SECONDS = 1, float("inf"), 1
 ds = memload.open("s3://bucket/faulty", cache_bytes="64MB")
 ds[0]
+cache = ds.fields["y"].column.storages[0].origin
+while not link().admission(cache.objects.host).is_quick:  # a request counts after its bytes are there
+    time.sleep(0.001)
 print("read", flush=True)
 sys.stdin.readline()
-ds.fields["y"].column.storages[0].origin.begin([20, 22, 24])
+cache.begin([20, 22, 24])
 print(sum(thread.name == "memload-request" for thread in threading.enumerate()))
 """
 
@@ -310,7 +315,10 @@ def quick(faulty_set, proxy, monkeypatch):
     """Whatever the store does, it counts as quick, so that threads ask it."""
     monkeypatch.setattr(admission, "_FEW", 1)
     monkeypatch.setattr(admission, "_QUICK", float("inf"))
-    memload.open("s3://bucket/faulty", cache_bytes="65MB")[0]
+    ds = memload.open("s3://bucket/faulty", cache_bytes="65MB")
+    ds[0]
+    host = ds.fields["y"].column.storages[0].origin.objects.host
+    until(lambda: link().admission(host).is_quick, within=MOST_SECONDS)  # a request counts after its bytes are there
 
 
 @pytest.mark.parametrize("fault", [500, "cut", "drop", "hang"])
