@@ -21,7 +21,6 @@ _OF_BUCKETS = "check its name, and the endpoint that obstore takes from the envi
 _NO_BUCKET_CODES = ("NoSuchBucket", "ContainerNotFound")  # of S3 and Google, and of Azure
 _NO_TRUST = "InvalidCertificate"  # in the text of an error of obstore's
 _NO_RANGES = "Range request not supported"  # likewise
-_REFUSED, _LATE = "status code: 400", "RequestTimeout"  # a request that is wrong; S3 says so, too, of one that is late
 _DEBUG = "Debug source:"  # what obstore says from here on is for those who develop it
 _REASON = re.compile(r'\b(?:message|error): "((?:[^"\\]|\\.)*)"')  # in that part: the reason of the system, at the end
 _METADATA = re.compile(  # requests to a service of a cloud machine, which are made where no credentials are stated
@@ -91,7 +90,7 @@ class Requests:
             except Exception as error:
                 took = time.monotonic() - began
                 is_last = attempt == most or (is_wanted is not None and not is_wanted())
-                if is_last or _stays(error, writing) or (attempt > 1 and took >= self.patience):
+                if is_last or _stays(error) or (attempt > 1 and took >= self.patience):
                     tried = f"{counted(attempt, 'attempt')} in {took:.1f} s to {doing}"
                     raise self._given_up(name, tried, error, begin, writing) from error
             await _pause(attempt)
@@ -130,10 +129,9 @@ class Requests:
         return error
 
 
-def _stays(error: Exception, writing: bool) -> bool:
+def _stays(error: Exception) -> bool:
     """Return whether further attempts fail as this one did."""
-    text = str(error)
-    return _NO_TRUST in text or (not writing and _REFUSED in text and _LATE not in text)
+    return _NO_TRUST in str(error)
 
 
 async def _pause(attempts: int) -> None:

@@ -463,9 +463,9 @@ def test_rows_that_lie_one_behind_the_other_are_those_of_numpy(tmp_path, cast):
 def test_the_row_that_a_shortened_file_lacks_is_named_within_a_run(tmp_path):
     rows, row_bytes = 4096, 1024
     np.save(tmp_path / "x.npy", np.zeros((rows, row_bytes), np.uint8))
-    batches = iter(memload.FastLoader(memload.open(tmp_path / "x.npy"), rows, num_workers=1))
+    loader = memload.FastLoader(memload.open(tmp_path / "x.npy"), rows, num_workers=1)
     with (tmp_path / "x.npy").open("r+b") as file:
         file.truncate(128 + 2300 * row_bytes)
     with pytest.raises(memload.ShardReadError) as caught:
-        next(batches)
+        next(iter(loader))
     assert 2300 <= int(re.search(r"row (\d+)", str(caught.value).replace(",", "")).group(1)) < rows

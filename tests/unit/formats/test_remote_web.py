@@ -11,8 +11,6 @@ import pytest
 import torch
 
 import memload
-from memload.formats.remote.link import link
-from memload.formats.remote.repeating import Requests
 
 ROWS = 400
 
@@ -89,25 +87,3 @@ def test_a_server_without_ranges_is_told_at_once(web):
     with pytest.raises(memload.ShardReadError, match=r"shard-00000.*: this server does not answer requests for ranges"):
         ds[0]
     assert len(web.asked) == 1
-
-
-def test_a_request_that_is_wrong_is_not_repeated(web):
-    ds = memload.open(web.url)
-    web.status = 400
-    with pytest.raises(memload.ShardReadError, match=r"1 attempt in .* failed; the last: .*400 Bad Request") as raised:
-        ds[0]
-    assert len(web.asked) == 1
-    assert "Debug" not in str(raised.value)
-
-
-def test_a_request_that_was_late_is_repeated():
-    """S3 answers it with the status of one that is wrong."""
-    answers = [OSError("status code: 400 Bad Request: <Code>RequestTimeout</Code>"), b"bytes"]
-
-    async def request():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert link().submit(Requests("s3://bucket/a", 60.0).again("x", "read it", request)).result() == b"bytes"
