@@ -18,16 +18,13 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     made, random, noise, tensors = split_at_random(one.script, one.call)
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
-    notes = [why] * bool(why) + [_ONCE]
+    notes = [why, _ONCE] if why else [_ONCE]
     if draws(one):
         notes.append("__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand")
-    names = [quoted(name) for name in fields]
-    form = f".as_tuple({', '.join(names)})" if len(fields) > 1 else f".only({names[0]})" if fields else ""
     is_dict = sample is not None and sample.kind == "dict"
-    if is_dict:
-        form = ""
+    form = "" if is_dict else _form(fields)
     if collate is None or (collate.made is not None and not collate.padded):
-        lines = _batches(one, made, fields if sample is None or not is_dict else [], fields if is_dict else [])
+        lines = _batches(one, made, [] if is_dict else fields, fields if is_dict else [])
     else:
         ragged = [name_in(fields, place) for place in collate.padded]
         lines = _samples(one, made, fields, is_dict, ragged)
@@ -52,6 +49,14 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
         function = steps
     mapped = (f"{steps} = {random}", f"{one.name} = {opened}.map({function}){padded}  # samples have tensors")
     return Advice((*lines, *mapped), notes=tuple(notes))
+
+
+def _form(fields: list[str]) -> str:
+    """Return the method that gives samples of these fields as the class does, which returns no dicts."""
+    names = [quoted(name) for name in fields]
+    if len(names) > 1:
+        return f".as_tuple({', '.join(names)})"
+    return f".only({names[0]})" if names else ""
 
 
 def _batches(one: ClassOf, made: str, fields: list[str], names: list[str]) -> list[str]:
