@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['BlockTable', 'BlocksOf', 'CacheRoom', 'Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'EventItems', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'RowIndex', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'give_back', 'gpu_view', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
+__all__: list[str] = ['BlockTable', 'BlocksOf', 'CacheRoom', 'Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'EventItems', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RoomLock', 'RowCache', 'RowIndex', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'give_back', 'gpu_view', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -37,6 +37,14 @@ class RowCache:
     @property
     def shrinks(self) -> bool:
         ...
+class RoomLock:
+    """
+    A context that has the lock of a room.
+    """
+    def __enter__(self) -> None:
+        ...
+    def __exit__(self, arg0: typing.Any, arg1: typing.Any, arg2: typing.Any) -> None:
+        ...
 class CacheRoom:
     """
     The room that the blocks of all sets of a cache share, counted in bytes.
@@ -48,6 +56,10 @@ class CacheRoom:
     def call(self) -> None:
         """
         Wake all who wait in this process, for blocks too, since there is more to do.
+        """
+    def lock(self) -> RoomLock:
+        """
+        A context in which no table of the room changes. Raises OSError where another process keeps it.
         """
     def set_used(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -81,6 +93,11 @@ class BlockTable:
     """
     The state of the blocks of some files, which the processes of a machine share.
     """
+    @staticmethod
+    def is_in_use(path: str) -> bool:
+        """
+        Whether a process has the table in a file open, this one included. Raises OSError.
+        """
     def __init__(self, room: CacheRoom, path: str, block_bytes: typing.SupportsInt | typing.SupportsIndex, file_bytes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         """
         `path` "": for this process alone. Raises OSError, and RuntimeError for a file that is no such table.
@@ -127,11 +144,15 @@ class BlockTable:
         """
     def states(self, first: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.uint8]:
         """
-        Of each: 0 absent, 1 arriving, 2 present, 3 leaving; + 4 if pinned, + 8 if another process wants it.
+        Of each: 0 absent, 1 arriving, 2 present, 3 written or leaving; + 4 if pinned, + 8 if another process wants it, + 16 if another process moves it.
         """
     def store(self, first: typing.SupportsInt | typing.SupportsIndex, checksums: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], file: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, data: typing_extensions.Buffer, reserve: bool) -> None:
         """
-        Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there. With `reserve` the file system is asked for their space before. Raises OSError.
+        Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there, but for those that another process has taken over. With `reserve` the file system is asked for their space before. Raises OSError; then those that are not there have no bytes, and `failed` has to follow.
+        """
+    def take_over(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Claim those that another process claimed and does not seem to bring; returns them.
         """
     def vouch(self, block: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...

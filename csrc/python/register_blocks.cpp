@@ -2,10 +2,13 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -35,12 +38,31 @@ py::tuple hold_blocks(BlockTable& table, const Indices& blocks, std::uint64_t li
                         array_of_blocks(held.doubtful));
 }
 
+// Of a disk that is too full even for that, whoever waits for the blocks is told anyway.
+void give_back_if_possible(int file, std::uint64_t offset, std::uint64_t bytes) {
+  try {
+    give_back(file, offset, bytes);
+  } catch (const std::system_error&) {
+  }
+}
+
 void store_blocks(BlockTable& table, std::int64_t first, const std::vector<std::uint64_t>& checksums, int file,
                   std::uint64_t offset, const py::buffer& data, bool reserve) {
   const Bytes bytes(data);
+  const std::span<const std::byte> all = bytes.span();
   const WithoutGil released;
-  write_part(file, offset, bytes.span(), reserve);
-  table.arrived(first, checksums);
+  for (const auto [number, count] : table.begin_writing(first, static_cast<std::int64_t>(checksums.size()))) {
+    const auto skipped = static_cast<std::size_t>(number - first);
+    const std::size_t at = skipped * table.block_bytes();
+    const std::size_t size = std::min(static_cast<std::size_t>(count) * table.block_bytes(), all.size() - at);
+    try {
+      write_part(file, offset + at, all.subspan(at, size), reserve);
+    } catch (const std::system_error&) {
+      give_back_if_possible(file, offset + at, size);
+      throw;
+    }
+    table.arrived(number, std::span(checksums).subspan(skipped, static_cast<std::size_t>(count)));
+  }
 }
 
 py::array_t<std::uint8_t> block_states(const BlockTable& table, std::int64_t first, std::int64_t count) {
@@ -71,7 +93,21 @@ void give_back_part(int file, std::uint64_t offset, std::uint64_t nbytes) {
   give_back(file, offset, nbytes);
 }
 
+struct RoomLock {
+  std::shared_ptr<CacheRoom> room;
+  std::unique_ptr<CacheRoom::Lock> lock;
+};
+
+void enter_lock(RoomLock& context) {
+  const WithoutGil released;
+  context.lock = std::make_unique<CacheRoom::Lock>(*context.room);
+}
+
 void register_room(py::module_& m) {
+  py::class_<RoomLock>(m, "RoomLock", "A context that has the lock of a room.")
+      .def("__enter__", &enter_lock)
+      .def("__exit__", [](RoomLock& context, const py::object& /*kind*/, const py::object& /*error*/,
+                          const py::object& /*traceback*/) { context.lock.reset(); });
   py::class_<CacheRoom, std::shared_ptr<CacheRoom>>(
       m, "CacheRoom", "The room that the blocks of all sets of a cache share, counted in bytes.")
       .def(py::init([](const std::string& path) { return CacheRoom::open(path); }), py::arg("path") = "",
@@ -83,6 +119,9 @@ void register_room(py::module_& m) {
       .def("wait", &wait_for_events, py::arg("seen"), py::arg("seconds"),
            "Wait until `events` differs from `seen`, or so long.")
       .def_property_readonly("calls", &CacheRoom::calls, "A number that changes when `call` was called.")
+      .def(
+          "lock", [](std::shared_ptr<CacheRoom> room) { return RoomLock{std::move(room), {}}; },
+          "A context in which no table of the room changes. Raises OSError where another process keeps it.")
       .def("call", &CacheRoom::call, "Wake all who wait in this process, for blocks too, since there is more to do.");
 }
 
@@ -131,8 +170,16 @@ void register_block_table(py::module_& m) {
           py::arg("first"), py::arg("checksums"), release, "The blocks from `first` on are there.")
       .def("store", &store_blocks, py::arg("first"), py::arg("checksums"), py::arg("file"), py::arg("offset"),
            py::arg("data"), py::arg("reserve"),
-           "Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there. With "
-           "`reserve` the file system is asked for their space before. Raises OSError.")
+           "Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there, but "
+           "for "
+           "those that another process has taken over. With `reserve` the file system is asked for their space before. "
+           "Raises OSError; then those that are not there have no bytes, and `failed` has to follow.")
+      .def(
+          "take_over",
+          [](BlockTable& table, const Indices& blocks) { return array_of_blocks(table.take_over(view(blocks))); },
+          py::arg("blocks"), "Claim those that another process claimed and does not seem to bring; returns them.")
+      .def_static("is_in_use", &BlockTable::is_in_use, py::arg("path"),
+                  "Whether a process has the table in a file open, this one included. Raises OSError.")
       .def(
           "failed", [](BlockTable& table, const Indices& blocks) { table.failed(view(blocks)); }, py::arg("blocks"))
       .def("checksum", &BlockTable::checksum, py::arg("block"))
@@ -146,8 +193,10 @@ void register_block_table(py::module_& m) {
       .def(
           "want", [](BlockTable& table, const Indices& blocks, bool wanted) { table.want(view(blocks), wanted); },
           py::arg("blocks"), py::arg("wanted"), "Say whether this process has a use for them.")
-      .def("states", &block_states, py::arg("first"), py::arg("count"),
-           "Of each: 0 absent, 1 arriving, 2 present, 3 leaving; + 4 if pinned, + 8 if another process wants it.")
+      .def(
+          "states", &block_states, py::arg("first"), py::arg("count"),
+          "Of each: 0 absent, 1 arriving, 2 present, 3 written or leaving; + 4 if pinned, + 8 if another process wants "
+          "it, + 16 if another process moves it.")
       .def("hold_all", &BlockTable::hold_all, release, "Pin all blocks if all are present and beyond doubt.")
       .def("let_go_all", &BlockTable::let_go_all, release)
       .def("recover", &BlockTable::recover, release, "Clear what processes left that have ended.");

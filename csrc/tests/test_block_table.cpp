@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,8 +39,9 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   [[nodiscard]] std::string blocks() const { return path_ + "/blocks"; }
+  [[nodiscard]] std::string room() const { return path_ + "/room"; }
   [[nodiscard]] std::shared_ptr<BlockTable> table() const {
-    return BlockTable::open(CacheRoom::open(path_ + "/room"), blocks(), kBlock, {3 * kBlock + 1, 2 * kBlock});
+    return BlockTable::open(CacheRoom::open(room()), blocks(), kBlock, {3 * kBlock + 1, 2 * kBlock});
   }
 
  private:
@@ -206,6 +208,65 @@ TEST(what_a_dead_process_left_is_cleared) {
   CHECK(mine->hold(Blocks{1}, kPlenty, /*again=*/true).claimed == Blocks({1}));
   CHECK(mine->evict(Blocks{0}) == Blocks({0}));
   CHECK(!mine->recover());
+}
+
+TEST(blocks_are_taken_over_unless_their_bytes_are_written) {
+  const Folder folder;
+  const auto slow = folder.table();
+  const auto other = folder.table();
+  const Blocks four{0, 1, 2, 3};
+  CHECK(slow->hold(four, kPlenty).claimed == four);
+  CHECK(slow->take_over(four).empty());  // they are its own
+  CHECK_EQ(slow->begin_writing(3, 1).size(), 1u);
+  other->hold(four, kPlenty);
+  CHECK(other->take_over(four) == Blocks({0, 1, 2}));
+  CHECK_EQ(other->room()->used(), 3 * kBlock + 1);  // each is counted once
+  other->arrived(1, std::array<std::uint64_t, 1>{5});
+  CHECK(slow->begin_writing(0, 4).empty());
+  CHECK(slow->states(0, 4) == std::vector<std::uint8_t>({1 | 4 | 16, 2 | 4, 1 | 4 | 16, 3 | 4}));
+  slow->arrived(0, std::array<std::uint64_t, 3>{7, 7, 7});
+  slow->failed(Blocks{0, 1, 2});
+  CHECK(!slow->holds(0, 0, 1));
+  CHECK_EQ(slow->checksum(1), 5u);
+  CHECK(other->holds(0, kBlock, kBlock));
+  slow->arrived(3, kNoChecksum);
+  CHECK(other->holds(0, 3 * kBlock, 1));
+  other->failed(Blocks{0, 2});
+  CHECK_EQ(other->room()->used(), kBlock + 1);
+}
+
+TEST(runs_are_written_that_are_claimed_still) {
+  const Folder folder;
+  const auto slow = folder.table();
+  const auto other = folder.table();
+  slow->hold(Blocks{0, 1, 2, 3}, kPlenty);
+  other->hold(Blocks{1}, kPlenty);
+  other->take_over(Blocks{1});
+  const auto runs = slow->begin_writing(0, 4);
+  CHECK_EQ(runs.size(), 2u);
+  CHECK(runs[0].first == 0 && runs[0].count == 1 && runs[1].first == 2 && runs[1].count == 2);
+}
+
+TEST(what_is_in_use_is_told_without_a_table) {
+  const Folder folder;
+  CHECK(!BlockTable::is_in_use(folder.blocks()));
+  {
+    const auto table = folder.table();
+    CHECK(BlockTable::is_in_use(folder.blocks()));
+  }
+  CHECK(!BlockTable::is_in_use(folder.blocks()));
+}
+
+TEST(a_lock_that_is_kept_is_told) {
+  const Folder folder;
+  const auto table = folder.table();
+  const auto room = CacheRoom::open(folder.room(), std::chrono::milliseconds(20));
+  const auto impatient = BlockTable::open(room, folder.blocks(), kBlock, {3 * kBlock + 1, 2 * kBlock});
+  {
+    const CacheRoom::Lock kept(*table->room());
+    CHECK_THROWS(std::system_error, impatient->hold(Blocks{0}, kPlenty));
+  }
+  CHECK(impatient->hold(Blocks{0}, kPlenty).claimed == Blocks({0}));
 }
 
 TEST(blocks_of_earlier_processes_are_doubtful_until_somebody_vouches) {

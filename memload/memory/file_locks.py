@@ -1,10 +1,16 @@
-"""Look at files that processes lock with `flock`."""
+"""Files that processes lock with `flock`."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import time
 from pathlib import Path
+
+_LONGEST = 120.0  # seconds
+_NAP = 0.002  # seconds between two attempts
 
 
 def is_at(descriptor: int, path: Path) -> bool:
@@ -15,3 +21,29 @@ def is_at(descriptor: int, path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
+
+
+def lock(descriptor: int, path: Path, longest: float = _LONGEST) -> None:
+    """Lock an open file for this process alone, which others do for moments only.
+
+    Args:
+        descriptor: the open file.
+        path: where it lies, for the error.
+        longest: seconds to wait for it. The kernel's own waiting has no end where a suspended process has the lock.
+
+    Raises:
+        TimeoutError: another process has it all that time.
+    """
+    end = time.monotonic() + longest
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise TimeoutError(
+                    errno.ETIMEDOUT,
+                    f"{path}: another process has its lock for {longest:.0f} s, and is suspended or stuck; let it go "
+                    "on, or end it",
+                ) from None
+        time.sleep(_NAP)

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
@@ -18,11 +19,11 @@
 namespace memload {
 namespace {
 
-constexpr std::uint64_t kTableMagic = 0x31304b4c424c4d4d;  // "MMLBLK01"
+constexpr std::uint64_t kTableMagic = 0x32304b4c424c4d4d;  // "MMLBLK02"
 // Bytes of the files at which locks stand; they lie behind all content.
 constexpr off_t kPlacesAt = (off_t{1} << 60) + 64;
 
-enum State : std::uint32_t { kAbsent, kArriving, kPresent, kLeaving };
+enum State : std::uint32_t { kAbsent, kArriving, kPresent, kLeaving, kWritten };
 
 }  // namespace
 
@@ -31,7 +32,7 @@ struct BlockTable::Block {
   std::atomic<std::uint64_t> pins;    // a bit for the place of each process
   std::atomic<std::uint64_t> wanted;  // likewise
   std::uint64_t checksum;
-  std::atomic<std::uint32_t> state;  // with the owner's place in the upper bits while it is arriving or leaving
+  std::atomic<std::uint32_t> state;  // with the place of its owner, if it has one, in the upper bits
   std::uint32_t era;                 // in which it came or was vouched for
 };
 
@@ -49,6 +50,7 @@ namespace {
 constexpr std::uint32_t kStateBits = 3;
 State state_of(std::uint32_t word) { return static_cast<State>(word & ((1u << kStateBits) - 1)); }
 unsigned owner_of(std::uint32_t word) { return word >> kStateBits; }
+bool has_owner(State state) { return state != kAbsent && state != kPresent; }
 std::uint32_t word_of(State state, unsigned owner) { return state | owner << kStateBits; }
 
 std::vector<BlockTable::File> numbered(std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes) {
@@ -84,10 +86,22 @@ BlockTable::BlockTable(std::shared_ptr<CacheRoom> room, std::string path, std::u
       born_(fork_generation()),
       pins_(static_cast<std::size_t>(blocks_)) {}
 
+bool BlockTable::is_in_use(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0 && errno == ENOENT) return false;
+  if (file < 0) throw_errno(path + ": cannot open");
+  const bool is_free = lock_bytes(file, F_OFD_GETLK, F_WRLCK, kPlacesAt, kPlaces) == 0;
+  ::close(file);
+  return !is_free;
+}
+
 BlockTable::~BlockTable() {
   if (table_ != nullptr && born_ == fork_generation()) {
-    const CacheRoom::Lock lock(*room_);
-    clear(std::uint64_t{1} << place_);
+    try {
+      const CacheRoom::Lock lock(*room_);
+      clear(std::uint64_t{1} << place_);
+    } catch (const std::system_error&) {  // the next one that looks clears it: the place is nobody's from now on
+    }
   }
   if (head_ != nullptr) ::munmap(head_, mapped_);
   if (file_ >= 0) ::close(file_);
@@ -120,7 +134,7 @@ void BlockTable::attach() {
 
 void BlockTable::take_place() {
   for (unsigned place = 0; place < kPlaces; ++place) {
-    if (lock_byte(file_, F_OFD_SETLK, F_WRLCK, kPlacesAt + place) == 0) {
+    if (lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kPlacesAt + place) == 0) {
       place_ = place;
       return;
     }
@@ -129,7 +143,7 @@ void BlockTable::take_place() {
 }
 
 bool BlockTable::is_alive(unsigned place) const {
-  return lock_byte(file_, F_OFD_GETLK, F_WRLCK, kPlacesAt + place) != 0;
+  return lock_bytes(file_, F_OFD_GETLK, F_WRLCK, kPlacesAt + place) != 0;
 }
 
 // With the room's lock.
@@ -141,8 +155,7 @@ bool BlockTable::clear(std::uint64_t dead) {
     if (word == 0 && block.pins.load() == 0 && block.wanted.load() == 0) continue;
     if ((block.pins.load() & dead) != 0) found = (block.pins.fetch_and(~dead), true);
     block.wanted.fetch_and(~dead);
-    const State state = state_of(word);
-    if ((state == kArriving || state == kLeaving) && (dead >> owner_of(word) & 1) != 0) {
+    if (has_owner(state_of(word)) && (dead >> owner_of(word) & 1) != 0) {
       free(number);
       found = true;
     }
@@ -193,6 +206,11 @@ void BlockTable::check_range(std::int64_t first, std::int64_t count) const {
   }
 }
 
+bool BlockTable::is_own(const Block& block) const {
+  const std::uint32_t word = block.state.load();
+  return has_owner(state_of(word)) && owner_of(word) == place_;
+}
+
 // With the room's lock. The bytes are counted before the state says so, and the other way round in free(): whoever dies
 // between the two leaves too much in the count, and never too little.
 void BlockTable::claim(std::int64_t number, std::uint64_t limit, Held& held) {
@@ -227,6 +245,7 @@ BlockTable::Held BlockTable::hold(std::span<const std::int64_t> blocks, std::uin
         claim(number, limit, held);
         break;
       case kArriving:
+      case kWritten:
       case kLeaving:
         held.arriving.push_back(number);
         break;
@@ -281,9 +300,11 @@ void BlockTable::arrived(std::int64_t first, std::span<const std::uint64_t> chec
     const CacheRoom::Lock lock(*room_);
     Block* block = table_ + first;
     for (const std::uint64_t checksum : checksums) {
-      block->checksum = checksum;
-      block->era = head_->era;
-      block->state.store(word_of(kPresent, 0));
+      if (is_own(*block)) {
+        block->checksum = checksum;
+        block->era = head_->era;
+        block->state.store(word_of(kPresent, 0));
+      }
       ++block;
     }
   }
@@ -294,9 +315,38 @@ void BlockTable::failed(std::span<const std::int64_t> blocks) {
   check(blocks);
   {
     const CacheRoom::Lock lock(*room_);
-    for (const std::int64_t number : blocks) free(number);
+    for (const std::int64_t number : blocks) {
+      if (is_own(table_[number])) free(number);
+    }
   }
   room_->announce();
+}
+
+std::vector<std::int64_t> BlockTable::take_over(std::span<const std::int64_t> blocks) {
+  check(blocks);
+  std::vector<std::int64_t> taken;
+  const CacheRoom::Lock lock(*room_);
+  for (const std::int64_t number : blocks) {
+    Block& block = table_[number];
+    const std::uint32_t word = block.state.load();
+    if (state_of(word) != kArriving || owner_of(word) == place_) continue;
+    block.state.store(word_of(kArriving, place_));
+    taken.push_back(number);
+  }
+  return taken;
+}
+
+std::vector<BlockTable::Run> BlockTable::begin_writing(std::int64_t first, std::int64_t count) {
+  check_range(first, count);
+  std::vector<Run> runs;
+  const CacheRoom::Lock lock(*room_);
+  for (std::int64_t number = first; number < first + count; ++number) {
+    if (table_[number].state.load() != word_of(kArriving, place_)) continue;
+    table_[number].state.store(word_of(kWritten, place_));
+    if (runs.empty() || runs.back().first + runs.back().count != number) runs.push_back({number, 0});
+    ++runs.back().count;
+  }
+  return runs;
 }
 
 std::uint64_t BlockTable::checksum(std::int64_t block) const {
@@ -361,7 +411,11 @@ std::vector<std::uint8_t> BlockTable::states(std::int64_t first, std::int64_t co
     const Block& block = table_[first + i];
     const unsigned pinned = block.pins.load(std::memory_order_relaxed) != 0 ? 4 : 0;
     const unsigned wanted = (block.wanted.load(std::memory_order_relaxed) & ~own) != 0 ? 8 : 0;
-    found[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(state_of(block.state.load()) | pinned | wanted);
+    const std::uint32_t word = block.state.load();
+    const State state = state_of(word);
+    const unsigned of_others = has_owner(state) && owner_of(word) != place_ ? 16 : 0;
+    found[static_cast<std::size_t>(i)] =
+        static_cast<std::uint8_t>((state == kWritten ? kLeaving : state) | pinned | wanted | of_others);
   }
   return found;
 }

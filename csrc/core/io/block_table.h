@@ -18,11 +18,13 @@ namespace memload {
 // The blocks of one set. A block is `block_bytes` of a file, counted from its beginning; the last one of a file may be
 // shorter. The table is memory that processes share through a file, so that they download each block once:
 //
-//   absent --hold--> arriving --arrived--> present --evict--> leaving --gone--> absent
+//   absent --hold--> arriving --begin_writing--> written --arrived--> present --evict--> leaving --gone--> absent
 //
-// A process pins blocks while it reads them or is about to, and a pinned block is not evicted. A process that ends,
-// however it ends, leaves pins and half done steps behind; the next one that looks clears them: each process holds a
-// lock of the kernel's on the number of its place in the table. Any thread may call anything.
+// A process pins blocks while it reads them or is about to, and a pinned block is not evicted. What arrives may be
+// taken over from a process that is suspended; what it is writing or removing may not, since it goes on with that
+// later. A process that ends, however it ends, leaves pins and half done steps behind; the next one that looks clears
+// them: each process holds a lock of the kernel's on the number of its place in the table. Any thread may call
+// anything.
 class BlockTable {
  public:
   static constexpr unsigned kPlaces = 64;
@@ -30,6 +32,11 @@ class BlockTable {
   struct File {
     std::uint64_t bytes = 0;
     std::uint64_t first = 0;  // number of its first block
+  };
+
+  struct Run {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
   };
 
   // What hold() found of blocks, each of which is pinned now.
@@ -44,6 +51,8 @@ class BlockTable {
   // no table of such files or all places are taken.
   static std::shared_ptr<BlockTable> open(std::shared_ptr<CacheRoom> room, const std::string& path,
                                           std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes);
+  // Whether a process has the table in a file open, this one included. Throws std::system_error.
+  static bool is_in_use(const std::string& path);
   ~BlockTable();
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
@@ -66,9 +75,15 @@ class BlockTable {
   bool wait_for(std::span<const std::int64_t> blocks, std::uint32_t called, std::chrono::milliseconds patience) const;
   // Ends one pin of each.
   void let_go(std::span<const std::int64_t> blocks);
+  // Claims blocks that another process claimed and does not seem to bring. None whose bytes it is writing: there two
+  // would write at once.
+  std::vector<std::int64_t> take_over(std::span<const std::int64_t> blocks);
+  // Of the `count` blocks from `first` on, returns the runs that this process has claimed still: their bytes may be
+  // written now, and then arrived() or failed() has to be called.
+  std::vector<Run> begin_writing(std::int64_t first, std::int64_t count);
   // The bytes of claimed blocks, `first` and those that follow it, are in their file, and have these checksums.
   void arrived(std::int64_t first, std::span<const std::uint64_t> checksums);
-  // Claimed blocks did not come; their pins stay.
+  // Claimed blocks did not come; their pins stay. What another process has taken over is left to it.
   void failed(std::span<const std::int64_t> blocks);
   [[nodiscard]] std::uint64_t checksum(std::int64_t block) const;
   // A doubtful block has the bytes of its checksum.
@@ -82,8 +97,8 @@ class BlockTable {
 
   // Says which blocks this process has a use for in the rest of its pass; others prefer to evict those of no use.
   void want(std::span<const std::int64_t> blocks, bool wanted);
-  // Of each: 0 absent, 1 arriving, 2 present, 3 leaving; 4 is added if somebody has pinned it, 8 if another process
-  // wants it.
+  // Of each: 0 absent, 1 arriving, 2 present, 3 written or leaving; 4 is added if somebody has pinned it, 8 if another
+  // process wants it, 16 if another process is what it arrives, is written or leaves by.
   [[nodiscard]] std::vector<std::uint8_t> states(std::int64_t first, std::int64_t count) const;
   // Pins all blocks at once, if all of them are present and beyond doubt.
   [[nodiscard]] bool hold_all();
@@ -106,6 +121,7 @@ class BlockTable {
   bool clear(std::uint64_t dead);
   void claim(std::int64_t number, std::uint64_t limit, Held& held);
   void free(std::int64_t number);
+  [[nodiscard]] bool is_own(const Block& block) const;
   void check(std::span<const std::int64_t> blocks) const;
   void check_range(std::int64_t first, std::int64_t count) const;
   [[nodiscard]] std::size_t file_of(std::int64_t block) const;

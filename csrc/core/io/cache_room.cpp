@@ -6,9 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <ctime>
 #include <limits>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
 
 #include "core/base/error.h"
 #include "core/base/memory.h"
@@ -21,6 +25,8 @@ constexpr std::uint64_t kRoomMagic = 0x31304d4f4f524c4d;  // "MLROOM01"
 // Bytes of the file at which locks stand; they lie behind all content.
 constexpr off_t kLockAt = off_t{1} << 60;
 constexpr off_t kUsersAt = kLockAt + 1;
+constexpr std::chrono::microseconds kFirstNap{20};  // between two attempts to lock
+constexpr std::chrono::microseconds kLongestNap{1000};
 
 }  // namespace
 
@@ -31,9 +37,10 @@ struct CacheRoom::Page {
   std::atomic<std::uint32_t> events;
 };
 
-CacheRoom::CacheRoom(int file, Page* page) : file_(file), page_(page) {}
+CacheRoom::CacheRoom(int file, Page* page, std::chrono::milliseconds longest_lock)
+    : file_(file), page_(page), longest_lock_(longest_lock) {}
 
-std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path) {
+std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path, std::chrono::milliseconds longest_lock) {
   const int file = path.empty() ? memory_file("memload-room") : open_file(path);
   Page* page = nullptr;
   try {
@@ -42,12 +49,12 @@ std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path) {
     ::close(file);
     throw;
   }
-  std::shared_ptr<CacheRoom> room(new CacheRoom(file, page));
+  std::shared_ptr<CacheRoom> room(new CacheRoom(file, page, longest_lock));
   std::uint64_t fresh = 0;
   if (!page->magic.compare_exchange_strong(fresh, kRoomMagic) && fresh != kRoomMagic) {
     throw std::runtime_error(path + ": not a file of a cache of memload's; give another folder");
   }
-  if (lock_byte(file, F_OFD_SETLKW, F_RDLCK, kUsersAt) != 0) throw_errno(path + ": cannot lock");
+  if (lock_bytes(file, F_OFD_SETLKW, F_RDLCK, kUsersAt) != 0) throw_errno(path + ": cannot lock");
   return room;
 }
 
@@ -56,13 +63,26 @@ CacheRoom::~CacheRoom() {
   ::close(file_);
 }
 
+// The kernel's own waiting has no end: a process that is suspended with the lock would stop all others for good.
 CacheRoom::Lock::Lock(CacheRoom& room) : threads_(room.mutex_), file_(room.file_) {
-  if (lock_byte(file_, F_OFD_SETLKW, F_WRLCK, kLockAt) != 0) throw_errno("the lock of a cache");
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + room.longest_lock_;
+  for (auto nap = kFirstNap; lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kLockAt) != 0;
+       nap = std::min(2 * nap, kLongestNap)) {
+    if (errno != EAGAIN && errno != EACCES) throw_errno("the lock of a cache");
+    if (Clock::now() >= end) {
+      throw std::system_error(ETIMEDOUT, std::generic_category(),
+                              "a process that reads through this cache has its lock for " +
+                                  std::to_string(room.longest_lock_.count() / 1000) +
+                                  " s, and is suspended or stuck; let it go on, or end it");
+    }
+    std::this_thread::sleep_for(nap);
+  }
 }
 
-CacheRoom::Lock::~Lock() { lock_byte(file_, F_OFD_SETLK, F_UNLCK, kLockAt); }
+CacheRoom::Lock::~Lock() { lock_bytes(file_, F_OFD_SETLK, F_UNLCK, kLockAt); }
 
-bool CacheRoom::alone() const { return lock_byte(file_, F_OFD_GETLK, F_WRLCK, kUsersAt) == 0; }
+bool CacheRoom::alone() const { return lock_bytes(file_, F_OFD_GETLK, F_WRLCK, kUsersAt) == 0; }
 
 std::uint64_t CacheRoom::used() const noexcept { return page_->used.load(); }
 void CacheRoom::set_used(std::uint64_t bytes) noexcept { page_->used.store(bytes); }

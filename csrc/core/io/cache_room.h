@@ -14,8 +14,11 @@ namespace memload {
 // memory of this process alone. Any thread may call anything.
 class CacheRoom {
  public:
+  static constexpr std::chrono::milliseconds kLongestLock{120'000};
+
   // An empty path makes a room for this process and its children. Throws std::system_error.
-  static std::shared_ptr<CacheRoom> open(const std::string& path);
+  static std::shared_ptr<CacheRoom> open(const std::string& path,
+                                         std::chrono::milliseconds longest_lock = kLongestLock);
   ~CacheRoom();
   CacheRoom(const CacheRoom&) = delete;
   CacheRoom& operator=(const CacheRoom&) = delete;
@@ -23,6 +26,7 @@ class CacheRoom {
   // Excludes all other threads, and all other processes that have the room; the kernel ends the lock of one that dies.
   class Lock {
    public:
+    // Throws std::system_error after the longest lock: whoever has it is suspended, since it is had for moments.
     explicit Lock(CacheRoom& room);
     ~Lock();
     Lock(const Lock&) = delete;
@@ -53,10 +57,11 @@ class CacheRoom {
 
  private:
   struct Page;
-  CacheRoom(int file, Page* page);
+  CacheRoom(int file, Page* page, std::chrono::milliseconds longest_lock);
 
   int file_;
   Page* page_;
+  std::chrono::milliseconds longest_lock_;
   std::mutex mutex_;
   std::atomic<std::uint32_t> calls_{0};
 };

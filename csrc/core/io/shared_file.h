@@ -14,13 +14,13 @@
 
 namespace memload {
 
-// A lock of the kernel's on one byte, which belongs to the open file: F_RDLCK, F_WRLCK or F_UNLCK.
-inline int lock_byte(int file, int command, short kind, off_t at) {
+// A lock of the kernel's on some bytes, which belongs to the open file: F_RDLCK, F_WRLCK or F_UNLCK.
+inline int lock_bytes(int file, int command, short kind, off_t at, off_t count = 1) {
   struct flock lock{};
   lock.l_type = kind;
   lock.l_whence = SEEK_SET;
   lock.l_start = at;
-  lock.l_len = 1;
+  lock.l_len = count;
   int done = 0;
   do {
     done = ::fcntl(file, command, &lock);

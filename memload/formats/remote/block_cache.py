@@ -7,7 +7,6 @@ hold(blocks): pin -> claim what is absent -> request -> mirror file -> checksum 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 import weakref
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from memload._core import BlockTable, CacheRoom, Storage, give_back
+from memload._core import BlockTable, CacheRoom, Storage
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
 from memload.formats.remote.cache_folder import (
     ETAGS,
@@ -193,6 +192,10 @@ class BlockCache:
         self._raise_of(missing)  # afterwards: a block that is absent by now has its error by now
         return missing if has_to_wait else self._step(missing, again=True)
 
+    def take_over(self, missing: Blocks) -> None:
+        """Ask for those of some blocks that another process asked for and does not bring."""
+        self._fetch(self.table.take_over(missing))
+
     def let_go(self, blocks: Blocks) -> None:
         """End a pin of each block."""
         self.table.let_go(blocks)
@@ -245,13 +248,18 @@ class BlockCache:
     def _with_row(self, error: BaseException, block: int) -> BaseException:
         """Return an error of a request that had a block with the first row there, if that is known."""
         number, offset, nbytes = self.place(block)
-        found = self._row_at(number, offset) if isinstance(error, ShardReadError) else None
+        refusals = (FileNotFoundError, PermissionError)
+        is_of_store = isinstance(error, ShardReadError) or (isinstance(error, refusals) and error.errno is None)
+        found = self._row_at(number, offset) if is_of_store else None
         if found is None:
             return error
         name, row = found
         file = self.files[number].name
         what = f"{error} (bytes {offset} to {offset + nbytes}: from row {row} of the shard's field {name!r} on)"
-        named = ShardReadError(what, file=self.objects.url_of(file), row=row, offset=offset)
+        if isinstance(error, ShardReadError):
+            named: BaseException = ShardReadError(what, file=self.objects.url_of(file), row=row, offset=offset)
+        else:
+            named = type(error)(what)
         named.__cause__ = error.__cause__
         return named
 
@@ -345,7 +353,6 @@ class BlockCache:
     def give_up(self, blocks: range, error: BaseException) -> None:
         """Raise an error for whoever waits for blocks; where the disk is full, go on with less room instead."""
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            self._clear(blocks)
             if self._goes_on_with_less(blocks):
                 self.table.failed(np.arange(blocks.start, blocks.stop))
                 return
@@ -357,14 +364,6 @@ class BlockCache:
             for block in blocks:
                 self._errors[block] = error
         self.table.failed(np.arange(blocks.start, blocks.stop))
-
-    def _clear(self, blocks: range) -> None:
-        """Give the disk back what was written of blocks before it was full, if it is not too full even for that."""
-        for block in blocks:
-            number, offset, nbytes = self.place(block)
-            with contextlib.suppress(OSError):  # whoever waits for the blocks is told of the disk instead
-                file, base = self.mirrors.place(number)
-                give_back(file.number, base + offset, nbytes)
 
     def _goes_on_with_less(self, blocks: range) -> bool:
         """Take what lies there, without some blocks, as the room from now on; return False if that is too little.

@@ -25,7 +25,7 @@ import xxhash
 
 from memload._core import BlockTable, CacheRoom, give_back
 from memload.errors import DiskSpaceError, FormatError
-from memload.formats.remote.damages import emptied, is_in_use
+from memload.formats.remote.damages import emptied
 from memload.formats.remote.descriptors import Descriptors
 from memload.formats.remote.unfinished import PREFIX, being_made, remove_unfinished
 
@@ -33,8 +33,8 @@ ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
 LEAST_BLOCK = 1 << 16
 """Bytes of the smallest blocks."""
 _FORMAT = "memload-cache"
-STATE, ARRIVING, PRESENT, PINNED = 3, 1, 2, 4
-"""Of `BlockTable.states`: the bits of the state, two states, and the bit of a pin."""
+STATE, ARRIVING, PRESENT, MOVING, PINNED, OF_OTHERS = 3, 1, 2, 3, 4, 16
+"""Of `BlockTable.states`: the bits of the state, three states, the bit of a pin, and that of another's block."""
 _AT_ONCE = 1 << 16  # blocks
 
 
@@ -158,7 +158,7 @@ class CacheFolder:
 
     def _check_unread(self) -> None:
         """Refuse to make the file of the room anew while processes have the one that was removed: it is their lock."""
-        read = [one for one in self.sets() if is_in_use(one.path / TABLE)]
+        read = [one for one in self.sets() if BlockTable.is_in_use(str(one.path / TABLE))]
         if read and not (self.path / ROOM).exists():  # else another process made it, and reads through it
             raise FileNotFoundError(
                 f"{self.path / ROOM}: the file was removed while processes read {read[0].url} through this cache; end "
@@ -189,7 +189,7 @@ class CacheFolder:
 
     def _empty(self, one: CachedSet) -> None:
         mirrors = [(one.path / file.name, file.nbytes) for file in one.files]
-        if emptied(self.path / ROOM, one.path / TABLE, one.path / ETAGS, mirrors):
+        if emptied(self.room, one.path / TABLE, one.path / ETAGS, mirrors):
             self.damaged.add(one.key)
 
     def held(self, one: CachedSet) -> int:

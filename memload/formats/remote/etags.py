@@ -7,12 +7,13 @@ A line counts once its end is written, which is before the first block of its ob
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+
+from memload.memory import file_locks
 
 
 class Etags:
@@ -54,7 +55,7 @@ class Etags:
     def _keep(self, new: Mapping[int, str], path: Path) -> None:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            file_locks.lock(file, path)
             self._take_up(file)
             lines = [
                 json.dumps([number, etag or None]) + "\n" for number, etag in new.items() if number not in self._known

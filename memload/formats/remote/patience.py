@@ -1,4 +1,4 @@
-"""Waiting for blocks of a cache, which gives up where other processes keep the room for a long time."""
+"""Waiting for blocks of a cache that does not wait for processes which are suspended, or keep the room for long."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload._core import CacheRoom
-from memload.errors import MemorySpaceError
-from memload.formats.remote.cache_folder import ARRIVING, STATE
+from memload.errors import MemorySpaceError, ShardReadError
+from memload.formats.remote.cache_folder import ARRIVING, MOVING, OF_OTHERS, STATE
 from memload.sizes import format_size
 
 if TYPE_CHECKING:
     from memload.formats.remote.block_cache import BlockCache
 
 _LONGEST_WAIT = 120.0  # seconds without any progress, while other processes hold the room
+_TAKE_OVER_AFTER = 30.0  # seconds in which none of the blocks has come: what others ask for is asked for here, too
 _LOOK_AGAIN = 1.0  # seconds after which it is asked whether processes have ended
 Blocks = NDArray[np.int64]
 
@@ -34,16 +35,22 @@ class Seen(NamedTuple):
 
 
 class Patience:
-    """Waits for blocks of a cache, and gives up where other processes keep the room for a long time.
+    """Waits for blocks of a cache, and gives up where other processes keep them, or the room, for a long time.
+
+    Blocks that another process asked for and does not bring are asked for again: it may be suspended.
 
     Args:
         cache: the cache.
     """
 
+    longest: ClassVar[float] = _LONGEST_WAIT
+    take_over_after: ClassVar[float] = _TAKE_OVER_AFTER
+
     def __init__(self, cache: BlockCache) -> None:
         self._cache = cache
-        self._since = time.monotonic()
-        self._left = -1
+        self._since = self._quiet_since = time.monotonic()
+        self._left, self._events = -1, cache.room.events
+        self._has_taken_over = False
 
     def wait(self, seen: Seen, missing: Blocks, longest: float = _LOOK_AGAIN) -> None:
         """Wait until all missing blocks are there, or one of them is absent, or the room was called since `seen`.
@@ -57,6 +64,7 @@ class Patience:
 
         Raises:
             MemorySpaceError: nothing has come for a long time, or can come.
+            ShardReadError: another process began to write or to remove a block long ago, and has not ended that.
         """
         cache = self._cache
         if len(missing) != self._left:
@@ -66,17 +74,34 @@ class Patience:
             cache.table.wait_for(missing, seen.calls, longest)
         else:
             cache.room.wait(seen.events, longest)
-        if time.monotonic() - before >= longest:
+        now = time.monotonic()
+        if now - before >= longest:
             cache.table.recover()
-        arriving = cache.table.states(0, cache.table.blocks) & STATE == ARRIVING if self._is_late else None
-        if arriving is not None and not arriving.any():
-            raise MemorySpaceError(
-                f"the cache of {cache.objects.url} has {format_size(cache.limit)}, all of it in use, and "
-                f"{format_size(cache.bytes_of(missing))} more are needed at once; give a larger cache_bytes="
+        if cache.room.events != self._events:
+            self._events, self._quiet_since = cache.room.events, now
+        if now - self._since > self.take_over_after and not self._has_taken_over:
+            self._has_taken_over = True  # once: else two processes on a slow link take the same block in turns
+            cache.take_over(missing)
+        if now - self._since > self.longest:
+            self._give_up(missing, is_quiet=now - self._quiet_since > self.longest)
+
+    def _give_up(self, missing: Blocks, is_quiet: bool) -> None:
+        """Raise an error unless blocks arrive, here or elsewhere."""
+        cache = self._cache
+        states = cache.table.states(0, cache.table.blocks)
+        folder = cache.keeping.folder
+        stuck = f"another process that reads through {folder} is suspended or stuck: let it go on, or end it"
+        if (states[missing] & (STATE | OF_OTHERS) == MOVING | OF_OTHERS).any():
+            raise ShardReadError(
+                f"{cache.objects.url}: a block that is needed has been written or removed for "
+                f"{self.longest:.0f} s; {stuck}",
+                file=cache.objects.url,
             )
-
-    @property
-    def _is_late(self) -> bool:
-        return time.monotonic() - self._since > self.longest
-
-    longest: ClassVar[float] = _LONGEST_WAIT
+        arriving = states[states & STATE == ARRIVING] & OF_OTHERS
+        if len(arriving) and not (is_quiet and arriving.all()):
+            return
+        raise MemorySpaceError(
+            f"the cache of {cache.objects.url} has {format_size(cache.limit)}, all of it in use, and "
+            f"{format_size(cache.bytes_of(missing))} more are needed at once; give a larger cache_bytes="
+            + (f", or if {stuck}" if len(arriving) else "")
+        )

@@ -1,0 +1,134 @@
+"""Processes that share a cache, of which one is suspended at the worst moments: the others go on, or say why not."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from waiting import until
+
+import memload
+from memload import _core
+from memload.formats.remote.cache_folder import OF_OTHERS, CacheFolder
+from memload.formats.remote.patience import Patience
+from memload.memory import file_locks
+
+X = torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+READS = """
+import sys
+import torch
+import memload
+
+ds = memload.open(sys.argv[1], cache=sys.argv[2], cache_bytes="64MB")
+got = torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)])
+sys.exit(not torch.equal(got, torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T))
+"""
+REMOVES = """
+import os, signal, sys
+import numpy as np
+import memload
+
+ds = memload.open(sys.argv[1], cache=sys.argv[2], cache_bytes="64MB")
+cache = ds.fields["x"].column.storages[0].origin
+blocks = np.arange(cache.table.blocks)
+cache.hold(blocks)
+cache.let_go(blocks)
+leaving = cache.table.evict(blocks[:3])
+os.kill(os.getpid(), signal.SIGSTOP)
+cache.table.gone(leaving)
+"""
+
+
+@pytest.fixture(scope="session")
+def in_store(tmp_path_factory, store_server):
+    folder = tmp_path_factory.mktemp("suspended") / "set"
+    memload.write(folder, {"x": X}, shard_bytes=8 << 16, progress=False)
+    store_server.put(folder, "suspended")
+    return folder
+
+
+@pytest.fixture
+def started():
+    """Starts programs that are ended with the test, suspended or not."""
+    children = []
+
+    def start(program, *arguments):
+        children.append(subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)]))
+        return children[-1]
+
+    yield start
+    for child in children:
+        if child.returncode is None:
+            child.kill()
+            child.wait()
+
+
+def is_suspended(child):
+    return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_what_a_suspended_process_asked_for_is_asked_for_again(in_store, proxy, tmp_path, monkeypatch, started):
+    waits = []
+    proxy.meanwhile["GET /bucket/suspended/shard-00003"] = lambda: waits[0].send_signal(signal.SIGSTOP)
+    waits.append(started(READS, "s3://bucket/suspended", tmp_path / "cache"))
+    until(lambda: is_suspended(waits[0]))
+    monkeypatch.setattr(Patience, "take_over_after", 0.2)
+    ds = memload.open("s3://bucket/suspended", cache=tmp_path / "cache", cache_bytes="64MB")
+    cache = ds.fields["x"].column.storages[0].origin
+    assert (cache.table.states(0, 64) & OF_OTHERS).any()
+    assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
+    waits[0].send_signal(signal.SIGCONT)
+    assert waits[0].wait() == 0
+    assert cache.room.used == sum(file.nbytes for file in cache.files)
+
+
+def test_a_block_that_a_suspended_process_removes_is_told(in_store, tmp_path, monkeypatch, started):
+    """Nobody else can bring it: the process would remove its bytes once it goes on."""
+    url = f"file://{in_store}"
+    removes = started(REMOVES, url, tmp_path / "cache")
+    until(lambda: is_suspended(removes))
+    for name in ("take_over_after", "longest"):
+        monkeypatch.setattr(Patience, name, 0.2)
+    ds = memload.open(url, cache=tmp_path / "cache", cache_bytes="64MB")
+    with pytest.raises(memload.ShardReadError, match=r"written or removed for 0 s; another process .* is suspended"):
+        list(memload.FastLoader(ds, 8))
+    assert torch.equal(ds[63]["x"], X[63])  # of another block
+    removes.send_signal(signal.SIGCONT)
+    assert removes.wait() == 0
+    assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
+
+
+def test_a_room_that_a_suspended_process_keeps_is_told(in_store, tmp_path, monkeypatch):
+    """It asked for blocks, for which the room is reserved, and brings none."""
+    folder = tmp_path / "cache"
+    ds = memload.open(f"file://{in_store}", cache=folder, cache_bytes="1MiB")
+    cache = ds.fields["x"].column.storages[0].origin
+    (entry,) = CacheFolder(folder).sets()
+    other = entry.table(_core.CacheRoom(str(folder / "room")))  # as another process has it
+    asked = np.arange(12)
+    other.hold(asked, cache.limit, False)
+    for name in ("take_over_after", "longest"):
+        monkeypatch.setattr(Patience, name, 0.2)
+    with pytest.raises(memload.MemorySpaceError, match=r"all of it in use.*or if another process .* is suspended"):
+        cache.hold(np.arange(20, 32))
+    other.failed(asked)
+    cache.hold(np.arange(20, 32))
+
+
+def test_a_lock_that_another_process_keeps_is_told(tmp_path):
+    path = tmp_path / "etags"
+    kept, mine = (os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2))
+    try:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match=r"etags: another process has its lock .* let it go on, or end it"):
+            file_locks.lock(mine, path, longest=0.05)
+        fcntl.flock(kept, fcntl.LOCK_UN)
+        file_locks.lock(mine, path, longest=0.05)
+    finally:
+        os.close(kept)
+        os.close(mine)
