@@ -14,6 +14,7 @@ from pathlib import Path
 
 from memload.caching.computed import Origin
 from memload.errors import FormatError
+from memload.formats.paths import named_in_errors
 from memload.formats.shards.index import INDEX_NAME, read_index
 from memload.formats.shards.staging import Staging
 
@@ -69,7 +70,8 @@ def entries(root: str | Path) -> list[Entry]:
     Raises:
         FileNotFoundError, NotADirectoryError: the directory does not exist.
     """
-    found = [entry for path in Path(root).absolute().iterdir() if (entry := _entry_at(path)) is not None]
+    with named_in_errors(Path(root), "the folder that cache() was given, or memload.open as cache="):
+        found = [entry for path in Path(root).absolute().iterdir() if (entry := _entry_at(path)) is not None]
     return sorted(found, key=lambda entry: (-entry.made, entry.name))
 
 

@@ -29,9 +29,10 @@ from memload.columns.fields import AnyColumn
 from memload.dataset.dataset import Dataset
 from memload.dtypes import code_of
 from memload.engine.readers import resolve
+from memload.engine.request import MOST
 from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import default_threads, last_level_cache
-from memload.monitoring.plots import new_figure
+from memload.monitoring.plots import new_figure, with_ending
 from memload.progress import Bar, bar
 from memload.sizes import counted, format_size
 
@@ -228,7 +229,9 @@ def check_options(args: argparse.Namespace) -> None:
     for name in ("rounds", "threads", "batch_size", "size"):
         given = getattr(args, name)
         if given is not None and given < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is a number from 1, got {given}")
+            raise ValueError(f"--{name.replace('_', '-')} is a whole number from 1, not {given}")
+    if args.threads is not None and args.threads > MOST:
+        raise ValueError(f"--threads is a whole number from 1 to {MOST}, not {args.threads}")
     check_plot(args.plot, "--plot")
     check_folder_of(args.report, "--report")
     if args.report and args.report.suffix not in (".html", ".htm"):
@@ -256,6 +259,7 @@ def run(args: argparse.Namespace) -> int:
     )
     text += [small] if small else []
     figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
+    figures |= {"drawn": args.plot and with_ending(args.plot), "report": args.report}
     text += _drawn(dataset, lines, whole, args)
     answer(args, "\n".join(text), {**figures, "lines": lines, "all_fields": whole, "too_small": small})
     return 0

@@ -101,6 +101,8 @@ def _fill(axes: Any, groups: Mapping[str, Sequence[Bar]]) -> None:
         place += len(bars) + 1.3
     axes.set_yticks([*ticks], ticks.values())
     axes.set_xlim(0, 1.22 * right)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.locator_params(axis="x", nbins=6)
     axes.set_ylim(place - 0.7, -0.7)
     axes.tick_params(colors=GREY, length=0)
     for side in ("top", "right", "left"):

@@ -1,4 +1,4 @@
-"""`memload demo`: compares the stock DataLoader with FastLoader on real photographs, with identical batches.
+"""`memload demo`: compares the stock DataLoader with FastLoader on photographs, with identical batches.
 
 photographs -> crops -> shards in a temporary folder -> | stock DataLoader + compiled cast |
                                                         | FastLoader(cast=...)             | -> one table
@@ -124,9 +124,8 @@ class Result:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run `memload demo`; 0 if the batches were identical, 2 without the photographs."""
+    """Run `memload demo`; 0 if the batches were identical."""
     options = Options(crops=args.crops, rounds=args.rounds, compiled=not args.no_compile)
-    photographs()  # raises where they are missing, before anything is written
     if args.folder and not args.folder.is_dir():
         raise FileNotFoundError(f"--folder {args.folder}: no such folder; name one that is there")
     check_room(args.folder or Path(tempfile.gettempdir()), options.crops)
@@ -141,10 +140,11 @@ def run(args: argparse.Namespace) -> int:
 
 def play(path: Path, options: Options) -> Result:
     """Write the shards at `path`, run the contestants over them, and return the comparison."""
-    say(f"writing {options.crops:,} crops of real photographs, {options.crops * _ROW_BYTES / 1e9:.2f} GB, as shards")
+    what, images = pictures()
+    say(f"writing {options.crops:,} crops of {what}, {options.crops * _ROW_BYTES / 1e9:.2f} GB, as shards")
     with ThreadPoolExecutor(1) as helper:
         cast = helper.submit(stock_cast, options)
-        write_crops(path, options.crops)
+        write_crops(path, images, options.crops)
         if not cast.done():
             say("compiling the stock loop's cast")
         chosen = cast.result()
@@ -210,20 +210,28 @@ def check_room(folder: Path, crops: int) -> None:
         )
 
 
-def photographs() -> list[NDArray[np.uint8]]:
-    """Return the photographs of scikit-image's wheel, each at least SIDE high and wide, as (H, W, 3).
+def pictures() -> tuple[str, list[NDArray[np.uint8]]]:
+    """Return what crops are cut from, each at least SIDE high and wide, as (H, W, 3), and what that is.
 
-    Raises:
-        ModuleNotFoundError: the `demo` extra is not installed.
+    It is the photographs in scikit-image's wheel, which the extra `demo` brings, or else pictures that are drawn here.
+    Rates do not depend on it, since nothing is compressed.
     """
     found = importlib.util.find_spec("skimage")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError('the demo\'s photographs come with scikit-image: pip install "memload[demo]"')
-    folder = Path(found.origin).parent / "data"
-    images = [open_image(folder / name) for name in PHOTOGRAPHS if (folder / name).exists()]
-    if not images:
-        raise FileNotFoundError(f"{folder} holds none of {', '.join(PHOTOGRAPHS)}; scikit-image 0.24 and later do")
-    return images
+    folder = Path(found.origin).parent / "data" if found and found.origin else Path()
+    if photographs := [open_image(folder / name) for name in PHOTOGRAPHS if (folder / name).exists()]:
+        return "real photographs", photographs
+    drawn = [draw(number) for number in range(len(PHOTOGRAPHS))]
+    return "drawn pictures (memload[demo] brings photographs)", drawn
+
+
+def draw(number: int) -> NDArray[np.uint8]:
+    """Return a picture of waves that cross each other, as (H, W, 3); each number has its own."""
+    rng, axis = np.random.default_rng(number), np.arange(SIDE + 55)[:, None]
+    waves = np.zeros((len(axis), len(axis), 3))
+    for _ in range(6):
+        down, right = (axis * rng.uniform(-0.1, 0.1, 3) for _ in range(2))
+        waves += np.sin(down[:, None] + right)
+    return (127 + 30 * waves).clip(0, 255).astype(np.uint8)
 
 
 def open_image(path: Path) -> NDArray[np.uint8]:
@@ -249,13 +257,13 @@ def crops_of(images: list[NDArray[np.uint8]], count: int) -> Iterator[dict[str, 
         yield {"stim": np.ascontiguousarray(crop), "response": response.astype(np.float32)}
 
 
-def write_crops(path: Path, count: int) -> None:
-    """Write the crops as shards one by one, so that they are never in memory all at once."""
+def write_crops(path: Path, images: list[NDArray[np.uint8]], count: int) -> None:
+    """Write crops of these images as shards one by one, so that they are never in memory all at once."""
     with (
         memload.ShardWriter(path, shard_bytes="4GB", rows=count) as writer,
         bar("write", count, None, unit=" crops") as shown,
     ):
-        for row in crops_of(photographs(), count):
+        for row in crops_of(images, count):
             writer.append(**row)
             shown.update(1)
 

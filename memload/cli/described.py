@@ -7,6 +7,7 @@ from typing import Any
 from memload.columns.fields import Field
 from memload.dataset.dataset import Dataset
 from memload.formats.costs import cost_of
+from memload.formats.remote.remote_shards import origins_of
 
 
 def described(dataset: Dataset) -> dict[str, Any]:
@@ -23,6 +24,12 @@ def of_field(field: Field) -> dict[str, Any]:
         "shape": field.shape,
         "row_bytes": field.row_bytes,
         "nbytes": field.nbytes,
-        "stored": str(field.stored),
+        "stored": stored(field),
         "reading_a_row": {"nbytes": cost.nbytes, "touched": cost.touched, "chunks": cost.tiles, "unfit": cost.unfit},
     }
+
+
+def stored(field: Field) -> str:
+    """Return how the rows of a field are stored: "in place", how they are decoded, or that a store has them."""
+    how = str(field.stored)
+    return f"fetched from its store, {how}".replace(", in place", "") if origins_of([field.column]) else how

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memload.cli.charts import BOUND, Bar, check_plot, draw_bars, save
-from memload.cli.described import described, of_field
+from memload.cli.described import described, of_field, stored
 from memload.cli.matlab import matlab_at, variables_at
 from memload.cli.options import stated
 from memload.cli.output import answer
@@ -88,7 +88,7 @@ def _draw(dataset: Dataset, path: Path) -> Path:
 
 
 def _reading(field: Field) -> str:
-    how = str(field.stored)
+    how = stored(field)
     return f"{'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}"
 
 

@@ -28,6 +28,7 @@ _FURTHER = (
     "`memload COMMAND --help` lists its arguments. Begin with `memload doctor`, then `memload info PATH`, or with "
     "`memload init train.py` for a script that you have."
 )
+_NUMBERS = {"int": "a whole number", "float": "a number"}
 _STEPS = {
     errno.ENOENT: "give a path that exists",
     errno.EACCES: "give a path that you may read and write, or ask its owner (`ls -ld` shows who that is)",
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_folder_of(chosen.json, "--json")
         status = int(importlib.import_module(f"memload.cli.{chosen.command}").run(chosen))
-        sys.stdout.flush()
+        print(end="", flush=True)  # also if the output was closed before
         return status
     except BrokenPipeError as error:
         return _broken_pipe(error)
@@ -89,6 +90,7 @@ class _Parser(argparse.ArgumentParser):
         known = _options_in(self.format_help())
         choices = re.findall(r"\w[\w-]*", message.partition("(choose from ")[2])
         wrong = re.findall(r"--[\w-]+", message) or re.findall(r"invalid choice: '([^']*)'", message)
+        message = re.sub(r"invalid (int|float) value: ", lambda found: f"expected {_NUMBERS[found[1]]}, got ", message)
         close = [match for word in wrong for match in difflib.get_close_matches(word, choices or known, 1)]
         meant = [word for word in close if word not in wrong]
         hint = f"; did you mean {' or '.join(meant)}?" if meant else "."
@@ -129,9 +131,10 @@ def _system_error(error: OSError, command: str) -> str:
     """Return the file, the reason and the next step; errors of memload are whole sentences already."""
     if not error.strerror:
         return str(error)
-    if error.filename is None:
-        return f"{error.strerror}; `memload --traceback {command} ...` shows where"
     step = _STEPS.get(error.errno or 0, "")
+    if error.filename is None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # as of the standard output, which has no name
+        return f"{error.strerror}; {step if full else f'`memload --traceback {command} ...` shows where'}"
     return f"{error.filename}: {error.strerror}{step and f'; {step}'}"
 
 

@@ -32,9 +32,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.out is not None:
         raise ValueError(f"--out {args.out}: where the plot of --plot LOG goes, which is not given")
-    if not args.interval > 0 or (args.count is not None and args.count < 1):
-        got = f"--interval {args.interval:g}" if not args.interval > 0 else f"--count {args.count}"
-        raise ValueError(f"--interval is a number of seconds above 0, --count a number of samples from 1; got {got}")
+    if not args.interval > 0:
+        raise ValueError(f"--interval is a number of seconds above 0, not {args.interval:g}")
+    if args.count is not None and args.count < 1:
+        raise ValueError(f"--count is a whole number from 1, not {args.count}")
     return _watch(args)
 
 

@@ -7,10 +7,12 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from memload.cli.write_options import add_decoded, add_images
 from memload.engine.tiers.tier import Tier
+from memload.planning.gpus import GPUS
 from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
 from memload.sizes import parse_size
 
@@ -86,12 +88,18 @@ examples:
   memload plan mouse/ monkey/ --mixed --tier auto --cast stim=float32,norm_removed --ram 64GB
   memload plan betas=betas.npy image=stimuli.npy --cast image=float32,norm_removed
   memload plan --rows 30000 --field betas:float32:150,150,100 --ram 64GB --disk 1TB
+
 """
+_NAMES = ", ".join(model.name.replace(" ", "\xa0") for model in GPUS)  # lines are not broken in a name
+_GPU_NAMES = fill(f"names of GPUs: {_NAMES}", 100, subsequent_indent="  ").replace("\xa0", " ")
 
 
 def demo(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload demo`."""
-    parser.description = "Feed real photographs through the stock DataLoader and through FastLoader, and compare."
+    parser.description = (
+        "Feed real photographs, or without the extra `demo` drawn pictures, through the stock DataLoader and through "
+        "FastLoader, and compare."
+    )
     parser.add_argument("--crops", type=int, default=DEMO_CROPS, help="crops of 425 x 425 x 3 (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=DEMO_ROUNDS, help="rounds in turn (default %(default)s)")
     parser.add_argument("--no-compile", action="store_true", help="leave the stock loop's cast to eager torch")
@@ -174,7 +182,7 @@ def info(parser: argparse.ArgumentParser) -> None:
 
 def plan(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload plan`."""
-    parser.epilog, parser.formatter_class = _PLAN_EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser.epilog, parser.formatter_class = f"{_PLAN_EXAMPLES}{_GPU_NAMES}", argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "path",
         nargs="*",
@@ -212,7 +220,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
     _add_trained(parser.add_argument_group("what is trained on it"))
     machine = parser.add_argument_group("another machine (default: the free memory and disk here)")
     machine.add_argument("--ram", help="such as 64GB")
-    machine.add_argument("--gpu", help="of one GPU, such as 80GB; or its name, such as H100 or A100-40GB")
+    machine.add_argument("--gpu", help="of one GPU, such as 80GB; or its name, such as H100 (all: see below)")
     machine.add_argument("--disk", help="such as 1.4TB")
     parser.add_argument(
         "--measure", type=int, metavar="N", help="load N batches here, and print the memory that they took"

@@ -29,7 +29,7 @@ from memload.planning.shape import DatasetShape
 def run(options: argparse.Namespace) -> int:
     """Print the plan, and with `--measure` the measured memory; return 1 if something does not fit."""
     if options.measure is not None and options.measure < 1:
-        raise ValueError(f"--measure is a number of batches, at least 1; got {options.measure}")
+        raise ValueError(f"--measure is a whole number from 1, not {options.measure}")
     if options.measure and (options.processes or 1) > 1:
         raise ValueError("--measure loads in one process only: leave --processes out")
     if options.log and not options.plot:
@@ -164,7 +164,7 @@ def _data(options: argparse.Namespace) -> Any:
     if options.rows is None or not options.field:
         raise ValueError("a dataset that does not exist yet needs both --rows and --field")
     if options.rows < 1:
-        raise ValueError(f"--rows is the number of rows, at least 1; got {options.rows}")
+        raise ValueError(f"--rows is a whole number from 1, not {options.rows}")
     return DatasetShape(options.rows, dict(map(_field, options.field)))
 
 

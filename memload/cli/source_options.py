@@ -57,6 +57,8 @@ def open_sources(
         keys[label] = added
         named = dataset.rename({own[0]: name}) if name and len(own) == 1 else dataset
         members.setdefault(label, []).append((path, named))
+    if on is not None and len(members) == 1:
+        raise ValueError(_unnamed(members, on, target))
     parts = {label: _concatenated(given, target) for label, given in members.items()}
     if on is not None:
         return _joined(parts, on.split(","), how)
@@ -101,15 +103,31 @@ def as_fields(paths: Sequence[str], parts: Sequence[Dataset], target: str = "DST
         parts: what is in each.
         target: the directory to make.
     """
-    names = [re.sub(r"\W+", "_", Path(path).stem).strip("_") for path in paths]
-    names = [name if name and names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names)]
     if len({len(part) for part in parts}) > 1:
         return _uneven(dict(builtins.zip(paths, parts, strict=True))) + ", so write each into a set of its own"
     taken = [name for part in parts if len(part.fields) > 1 for name in part.fields]
     if len({*taken}) < len(taken):
         return "write each into a set of its own"
-    sources = [shlex.quote(f"{name}={path}") for name, path in builtins.zip(names, paths, strict=True)]
-    return f"to make them fields side by side, name each: `memload write {' '.join(sources)} {shlex.quote(target)}`"
+    return f"to make them fields side by side, name each: `memload write {_with_names(paths)} {shlex.quote(target)}`"
+
+
+def _with_names(paths: Sequence[str]) -> str:
+    """Return sources with a NAME= for each, as a shell takes them."""
+    names = [re.sub(r"\W+", "_", Path(path).stem).strip("_") for path in paths]
+    names = [name if name and names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names)]
+    return " ".join(shlex.quote(f"{name}={path}") for name, path in builtins.zip(names, paths, strict=True))
+
+
+def _unnamed(members: Mapping[str, Sequence[tuple[str, Dataset]]], on: str, target: str) -> str:
+    """Return why sources that all have one name are not joined, and what to do."""
+    ((label, given),) = members.items()
+    if len(given) == 1:
+        return f"--on finds rows of further sources, and there is one: {label}"
+    same = f"--on puts sources of different names side by side, and these have one name, {label}"
+    if len(given[0][1].fields) > 1 and " and " in label:
+        return f"{same}: write each into a set of its own, and join them by memload.join"
+    named = f"`memload write {_with_names([path for path, _ in given])} {shlex.quote(target)} --on {shlex.quote(on)}`"
+    return f"{same}: name each, as in {named}"
 
 
 def _opened(path: str, stated: dict[str, Any]) -> Dataset:
@@ -127,8 +145,6 @@ def _opened(path: str, stated: dict[str, Any]) -> Dataset:
 
 def _joined(parts: dict[str, Dataset], on: list[str], how: How | None) -> Dataset:
     first, *others = parts
-    if not others:
-        raise ValueError(f"--on finds rows of further sources, and there is one: {first}")
     dataset = parts[first]
     for label in others:
         try:

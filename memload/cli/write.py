@@ -234,7 +234,7 @@ def _part(text: str) -> PartNumber:
 
 def _stated_rows(path: str) -> Any:
     """Return the row numbers in a .npy file, or the bool of each row."""
-    rows = load_array(path)
+    rows = load_array(path, "a .npy file with row numbers, or a bool for each row")
     if rows.ndim != 1 or rows.dtype.kind not in "bui":
         raise ValueError(
             f"--rows {path}: expected row numbers, or a bool for each row, in one dimension; got {rows.dtype} with the "

@@ -198,11 +198,18 @@ def _there(name: str, folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def named_in_errors(path: Path) -> Iterator[None]:
-    """Give an error of the system its path: one of reading or seeking in an open file has none."""
+def named_in_errors(path: Path, expected: str = "") -> Iterator[None]:
+    """Give an error of the system its path: one of reading or seeking in an open file has none.
+
+    With what is `expected` there, such as "the log of a monitor", the error of a path that is missing, or a folder
+    instead of a file, says that, and what exists instead.
+    """
     try:
         yield
     except OSError as error:
+        if expected and isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+            found = nothing_at(path) if not path.exists() else "a folder" if path.is_dir() else "a file"
+            raise type(error)(f"{path}: {found}; expected {expected}") from error
         if error.filename is not None or not error.strerror:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error

@@ -80,6 +80,9 @@ class JsonLog:
         self._torn = False
 
 
+_EXPECTED = "the log of memload.Monitor(log=...)"
+
+
 @dataclass
 class LoggedRun:
     """One run, as a log records it."""
@@ -99,12 +102,12 @@ def read_log(path: str | os.PathLike[str]) -> list[LoggedRun]:
         FormatError: it holds no sample, or is of a newer version.
     """
     runs: list[LoggedRun] = []
-    with named_in_errors(Path(path)), Path(path).open(encoding="utf-8", errors="replace") as lines:
+    with named_in_errors(Path(path), _EXPECTED), Path(path).open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             _add_line(line, runs, path)
     runs = [run for run in runs if run.samples]
     if not runs:
-        raise FormatError(f"{path}: no sample in it; expected the log of memload.Monitor(log=...), one object a line")
+        raise FormatError(f"{path}: no sample in it; expected {_EXPECTED}, one object a line")
     return runs
 
 

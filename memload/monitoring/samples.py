@@ -194,7 +194,9 @@ class Sampler:
         pids = self._family.get(at_once)
         pages = resident(pids, self._proc)
         if self.pid not in pages:
-            raise ProcessLookupError(f"there is no process {self.pid} (any more)")
+            raise ProcessLookupError(
+                f"there is no process {self.pid} (any more); `pgrep -af python` lists those of Python"
+            )
         look, shared = self._look.get(at_once), self._shared.get(at_once)
         self._received = shared.received
         stats = self._loaders() if self._inside else LoaderStats()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from memload.sizes import parse_size
+
+if TYPE_CHECKING:
+    import torch
 
 _KEPT_BY_DRIVER = 0.03
 """The share of a GPU's memory that the driver keeps. Out-of-memory errors of torch that people published state
@@ -131,9 +133,10 @@ def parse_gpu(given: int | str) -> tuple[int, GpuModel | None]:
             raise
         names = [model.name for model in GPUS]
         alike = difflib.get_close_matches(given, names)
-        meant = f": did you mean {' or '.join(alike)}?" if alike else "."
+        meant = f"; did you mean {' or '.join(alike)}?" if alike else "."
         raise ValueError(
-            f'a GPU is a size such as "24GB" or a name; got {given!r}{meant} The names: {", ".join(names)}'
+            f'a GPU is a size such as "24GB" or a name such as "H100", got {given!r}{meant} '
+            "`memload plan --help` lists all names"
         ) from error
 
 
@@ -144,6 +147,8 @@ def has_bf16(capability: tuple[int, int]) -> bool:
 
 def capability_here(device: torch.device | None = None) -> tuple[int, int] | None:
     """Return the compute capability of a GPU of this machine; None if there is none."""
+    import torch  # here, since `memload plan --help` lists the names and answers without torch
+
     return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else None
 
 

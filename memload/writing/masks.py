@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload.columns.numbers import kind
+from memload.formats.paths import named_in_errors
 
 
 def as_mask(given: Any) -> NDArray[np.bool_]:
@@ -18,7 +19,11 @@ def as_mask(given: Any) -> NDArray[np.bool_]:
         TypeError, ValueError: the value is no such array, has no axis, or keeps no element.
     """
     where = f"the mask {given}" if isinstance(given, (str, Path)) else "the mask"
-    array = load_array(given) if isinstance(given, (str, Path)) else np.asarray(given)
+    array = (
+        load_array(given, "a .npy file with the bool array of a mask")
+        if isinstance(given, (str, Path))
+        else np.asarray(given)
+    )
     if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "buif":
         what = f"{array.dtype} with the shape {array.shape}" if isinstance(array, np.ndarray) else kind(array)
         raise TypeError(f"{where} is {what}; expected a bool array, as one .npy file or in memory")
@@ -42,9 +47,16 @@ def places_by_first_axis(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return places
 
 
-def load_array(path: str | Path) -> Any:
-    """Return the array in a .npy file. Raises ValueError if there is none, OSError if the file cannot be read."""
+def load_array(path: str | Path, expected: str) -> Any:
+    """Return the array in a .npy file; `expected` says for errors what it is.
+
+    Raises:
+        ValueError: it is no such file.
+        OSError: it cannot be read.
+    """
     try:
-        return np.load(path, allow_pickle=False)
+        with named_in_errors(Path(path), expected):
+            return np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not a .npy file of numbers ({error})") from error
+        why = "" if "pickle" in str(error) else f" ({error})"  # numpy tells to unpickle whatever it does not know
+        raise ValueError(f"{path}: not a .npy file of numbers{why}; expected {expected}") from error

@@ -116,8 +116,9 @@ class Requests:
             return FileNotFoundError(f"{url}: {missing}")
         refused = (refusals.PermissionDeniedError, refusals.UnauthenticatedError)
         if isinstance(error, refused) or "status code: 403" in text or "status code: 401" in text:
-            step = "" if _are_credentials_missing(text) else f"; {_CREDENTIALS}"
-            return PermissionError(f"{url}: the store refuses it ({said(error)}){step}")
+            if _are_credentials_missing(text):  # the store was not asked
+                return PermissionError(f"{url}: {said(error)}")
+            return PermissionError(f"{url}: the store refuses it ({said(error)}); {_CREDENTIALS}")
         if _NO_RANGES in text:
             return ShardReadError(
                 f"{url}: this server does not answer requests for ranges, which blocks of shards are read by; serve "

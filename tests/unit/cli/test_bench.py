@@ -439,8 +439,9 @@ def test_rows_and_bytes_of_every_kind_of_batch_are_counted():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["bench", "--rounds", "0"], "--rounds is a number from 1, got 0"),
-        (["bench", "--threads", "-1"], "--threads is a number from 1, got -1"),
+        (["bench", "--rounds", "0"], "--rounds is a whole number from 1, not 0"),
+        (["bench", "--threads", "-1"], "--threads is a whole number from 1, not -1"),
+        (["bench", "--threads", "1025"], "--threads is a whole number from 1 to 1024, not 1025"),
         (["bench", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
         (["demo", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
         (["demo", "--crops", "63"], "two batches of crops; got 3 rounds and 63 crops in batches of 32"),

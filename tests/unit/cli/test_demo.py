@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import sys
 import textwrap
 
 import numpy as np
@@ -17,8 +18,6 @@ from memload.cli.measure import Spread
 from memload.device.cuda_module import CudaState, driver_version
 from memload.memory import budget
 from memload.memory.limits import CONTROL_GROUP, MemoryLimit
-
-pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")
 
 
 def arguments(*words):
@@ -66,14 +65,20 @@ def test_every_command_that_the_demo_names_is_there():
     assert named <= set(cli.COMMANDS)
 
 
-def test_crops_are_pieces_of_the_photographs_and_always_the_same(tmp_path):
-    images = demo.photographs()
+@pytest.mark.parametrize("kind", ["real photographs", "drawn pictures"])
+def test_crops_are_pieces_of_the_pictures_and_always_the_same(kind, tmp_path, monkeypatch):
+    if kind == "real photographs":
+        pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")
+    else:
+        monkeypatch.setitem(sys.modules, "skimage", None)
+    what, images = demo.pictures()
+    assert what.startswith(kind)
     first = list(demo.crops_of(images, 12))
     assert all(row["stim"].shape == (425, 425, 3) and row["stim"].dtype == np.uint8 for row in first)
     assert all(row["response"].shape == (256,) and row["response"].dtype == np.float32 for row in first)
     assert len({row["stim"].tobytes() for row in first}) == 12
     assert all(row["stim"].std() > 5 for row in first)  # images, not flat colour
-    demo.write_crops(tmp_path / "set", 12)
+    demo.write_crops(tmp_path / "set", images, 12)
     written = memload.open(tmp_path / "set")
     for k, row in enumerate(first):
         assert np.array_equal(written[k]["stim"].numpy(), row["stim"])

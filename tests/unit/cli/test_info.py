@@ -119,3 +119,12 @@ def test_the_address_of_a_set_in_a_store_is_no_path_of_a_recording(tmp_path, cap
     assert told(capsys, address)[-1].startswith("x: ")
     assert main(["write", address, str(tmp_path / "here")]) == 0
     assert torch.equal(torch.stack([row["x"] for row in memload.open(tmp_path / "here")]), rows)
+
+
+def test_rows_of_a_store_are_told_as_fetched(tmp_path, proxy, store_server, capsys):
+    memload.write(tmp_path / "set", {"x": torch.zeros(9, 2), "y": torch.zeros(9)}, codec={"y": "zstd"}, progress=False)
+    store_server.put(tmp_path / "set", "set")
+    assert told(capsys, "s3://bucket/set")[-2:] == [
+        "x: fetched from its store; a row takes its own 8 B",
+        "y: fetched from its store, decoded: shuffle+zstd, 4,096 rows a chunk; a row of 4 B takes 1 chunk, 36 B",
+    ]

@@ -29,6 +29,7 @@ def made(tmp_path_factory):
     np.save(here / "y.npy", np.arange(9))
     np.save(here / "none.npy", np.zeros((0, 4)))
     np.save(here / "complex.npy", np.zeros((80, 4), np.complex64))
+    np.savez(here / "two.npz", v=np.arange(3), k=np.arange(3))
     (here / "nothing").touch()
     (here / "raw").write_bytes(bytes(40))
     memload.write(here / "set", {"x": rows}, progress=False)
@@ -131,7 +132,7 @@ WRONG = [
     (["wirte", "x", "y"], "invalid choice: 'wirte'", "did you mean write?"),
     (["plan", "set", "--bacth-size", "3"], "unrecognized arguments: --bacth-size 3", "did you mean --batch-size?"),
     (["write", "x.npy", "s", "--maks", "m.npy"], "unrecognized arguments: --maks", "did you mean --mask"),
-    (["bench", "--rounds", "many"], "argument --rounds: invalid int value: 'many'", "`memload bench --help`"),
+    (["bench", "--rounds", "many"], "argument --rounds: expected a whole number, got 'many'", "`memload bench --help`"),
     (["verify"], "the following arguments are required: path", "`memload verify --help` lists what it takes."),
     (["info", "set", "--json=nowhere/x"], "--json nowhere/x: there is no folder", "nowhere"),
     (["info", "no_such.npy"], "no_such.npy: there is nothing at this path", "similar names there"),
@@ -139,7 +140,28 @@ WRONG = [
     (["write"], "expected what to convert and the directory to make", "memload write [options]"),
     (["verify", "x.npy"], "x.npy", "memload"),
     (["seal", "set2"], "set2", "part"),
-    (["monitor", "999999999"], "999999999", "process"),
+    (["monitor", "999999999"], "there is no process 999999999", "`pgrep -af python` lists"),
+    (["monitor", "1", "--count", "0"], "--count is a whole number from 1, not 0", "from 1"),
+    (["monitor", "1", "--interval", "x"], "--interval: expected a number, got 'x'", "`memload monitor --help`"),
+    (["monitor", "--plot", "nowhere"], "nowhere: there is nothing at this path", "expected the log of memload.Monitor"),
+    (["cache", "list", "nowhere"], "nowhere: there is nothing at this path", "expected the folder that cache() was"),
+    (["cache", "list", "x.npy"], "x.npy: a file", "expected the folder that cache() was"),
+    (["plan", "x.npy", "--gpu", "RTX 9"], "did you mean RTX 5090", "`memload plan --help` lists all names"),
+    (["write", "x.npy", "o", "--mask", "nowhere"], "nowhere: there is nothing at this path", "bool array of a mask"),
+    (["write", "x.npy", "o", "--mask", "set"], "set: a folder", "expected a .npy file with the bool array of a mask"),
+    (["write", "x.npy", "o", "--mask", "raw"], "raw: not a .npy file of numbers; expected", "array of a mask"),
+    (["write", "x.npy", "o", "--rows", "no.npy"], "no.npy: there is nothing at this path", "with row numbers, or"),
+    (["write", "x.npy", "o", "--on", "k"], "--on finds rows of further sources, and there is one: data", "further"),
+    (
+        ["write", "x.npy", "a b.npy", "o", "--on", "k"],
+        "these have one name, data",
+        "name each, as in `memload write x=x.npy 'a_b=a b.npy' o --on k`",
+    ),
+    (
+        ["write", "two.npz", "two.npz", "o", "--on", "k"],
+        "these have one name, v and k",
+        "and join them by memload.join",
+    ),
     (["init", "x.npy"], "x.npy", "not a Python script"),
     (["init", "nowhere.py"], "nowhere.py", "give the path of the script"),
     (["init", "."], "a folder", "give "),
@@ -153,9 +175,9 @@ WRONG = [
     (["write", "x.npy", "made", "--part", "9/3"], "--part must be from 0 to 2 for 3 parts, got 9", "count from 0"),
     (["plan", "x.npy", "--ram", "lots"], "--ram: not a size: 'lots'", '"64 MiB"'),
     (["plan", "x.npy", "--cache-bytes", "lots"], "--cache-bytes: not a size: 'lots'", '"64 MiB"'),
-    (["plan", "--rows", "0", "--field", "x:int8:1"], "--rows is the number of rows, at least 1; got 0", "at least 1"),
+    (["plan", "--rows", "0", "--field", "x:int8:1"], "--rows is a whole number from 1, not 0", "from 1"),
     (["plan", "x.npy", "--batch-size", "-3"], "--batch-size is a whole number from 1, not -3", "from 1"),
-    (["monitor", "1", "--interval", "0"], "--interval is a number of seconds above 0", "got --interval 0"),
+    (["monitor", "1", "--interval", "0"], "--interval is a number of seconds above 0", "above 0, not 0"),
     (["doctor", "--folder", "x.npy"], "--folder x.npy: no such folder", "name one that is there"),
     (["seal", "."], "no parts of a set are here", "`memload write --part`"),
     (["plan", "x.npy", "--plot", "x.docx"], "--plot x.docx: an image ends in .png", "that matplotlib writes"),
@@ -334,6 +356,18 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_traceback_if_asked_for(m
 def test_a_disk_that_is_full_says_what_to_do():
     said = command_line._one_line(OSError(28, "No space left on device", "shards/a"), "write")
     assert said == "shards/a: No space left on device; free some space, or name a folder on another disk"
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - the standard output of a shell
+        done = subprocess.run(_COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    said = "No space left on device; free some space, or name a folder on another disk"
+    assert (done.returncode, done.stderr) == (2, f"memload: {said}\n")
+
+
+def test_an_output_that_was_closed_before_is_no_error():
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *_COMMAND], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+_COMMAND = [sys.executable, "-m", "memload", "completion", "bash"]
 
 
 # Completion

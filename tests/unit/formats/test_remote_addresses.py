@@ -171,10 +171,10 @@ def test_an_environment_without_credentials_is_told_in_one_line(metadata_service
     with pytest.raises(PermissionError) as caught:
         memload.open("s3://bucket/x")
     said = str(caught.value)
-    assert said.startswith("s3://bucket/x/index.json: the store refuses it (no credentials are stated, and no metadata")
+    assert said.startswith("s3://bucket/x/index.json: no credentials are stated, and no metadata service")
     assert said.endswith(
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (~/.aws is not read), or for a public bucket "
-        "AWS_SKIP_SIGNATURE=true)"
+        "AWS_SKIP_SIGNATURE=true"
     )
 
 
