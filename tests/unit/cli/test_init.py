@@ -559,6 +559,7 @@ DataLoader(digits)
     ("path", "words"),
     [
         ("nothing.py", "nothing.py: there is nothing at this path, in the folder "),
+        ("x", "; that folder holds 'empty.py', 'folder', 'train.py', 'wrong.py', '.git'; give the path"),
         (
             "trian.py",
             "similar names there: 'train.py', 'wrong.py'; give the path of the script that makes the DataLoader",
@@ -572,6 +573,7 @@ DataLoader(digits)
 def test_a_path_of_no_script_is_an_error_with_the_next_step(tmp_path, monkeypatch, capsys, path, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
+    (tmp_path / ".git").mkdir()
     for name, text in (("train.py", "DataLoader(x)"), ("empty.py", " \n"), ("wrong.py", "y = 1\nx = = 1\n")):
         (tmp_path / name).write_text(text)
     assert main(["init", path]) == 2
