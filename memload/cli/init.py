@@ -12,16 +12,28 @@ import difflib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from memload.cli.output import answer, is_json, keep
-from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Advice, Loader, Script, Verdict, lines_of
+from memload.cli.script import (
+    FAST_LOADER,
+    IN_FAST_LOADER,
+    LOADERS,
+    OTHERS,
+    Advice,
+    Loader,
+    Script,
+    Verdict,
+    lines_of,
+    name_of,
+)
 from memload.cli.script_collate import Collate, collate_in
 from memload.cli.script_data import composes_of_rows, verdict_of, without_classes
 from memload.cli.script_loops import work_of_loops
-from memload.cli.script_transforms import casts_of_transforms
+from memload.cli.script_names import free_name
+from memload.cli.script_transforms import arguments, casts_of_transforms, dict_of
 
 _ARGUMENTS = {
     "num_workers": "threads, not processes: leave it out, and memload chooses by the CPUs there are",
@@ -32,6 +44,11 @@ _ARGUMENTS = {
     "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
 }
 _ONCE_NATIVE = "as before while torch's own code loads; once the loader is native, "
+_NO_LOADER = """{path}: no loader is made here, so there is nothing to change.
+Looked for, under any name that the script imports them by: torch.utils.data.DataLoader, torchdata's StatefulDataLoader,
+memload.FastLoader, and the loaders of {others}.
+Modules that it imports are not read: give the file that makes the loader. A script without one begins with
+  loader = memload.FastLoader(memload.open("..."), batch_size=32, shuffle=True)"""
 _WORDS = {True: "native", False: "torch's own code", None: "known when it runs"}
 
 
@@ -42,15 +59,16 @@ class Finding:
     Attributes:
         line: its number, from 1.
         code: the line.
-        about: "loader", "dataset", "argument", "loop", "transform", "class", "use" or "import".
+        about: "loader", "other" for a loader of another library, "dataset", "argument", "loop", "transform", "class" or
+            "use".
         native: of a loader, whether memload's engine reads it as the script stands; None if only running it tells.
         why: the reason.
         change: the code to write, which is Python.
         commands: what to run once, on the command line.
         notes: sentences that explain these, or say what is not followed.
         safe: whether the script does the same afterwards, so that `--write` makes the change.
-        of: of a dataset, the line of the loader.
-        again: whether `change` has only what differs from what is said of the line for an earlier loader.
+        of: the lines of the loaders that this is for; empty if that is not known.
+        where: of a dataset, the place of `change`.
     """
 
     line: int
@@ -62,8 +80,8 @@ class Finding:
     notes: tuple[str, ...] = ()
     native: bool | None = None
     safe: bool = False
-    of: int = 0
-    again: bool = False
+    of: tuple[int, ...] = field(default=(), compare=False)
+    where: str = ""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,47 +119,33 @@ def _write(path: Path, content: bytes) -> None:
 
 def findings(script: Script) -> list[Finding]:
     """Return what there is to say, in the order of lines."""
-    found = [*_told_once(_loaders(script)), *_others(script), *_loops(script), *_transforms(script), *_uses(script)]
-    return sorted(dict.fromkeys(found), key=lambda one: one.line)  # two loaders may share a dataset
+    found = [*_loaders(script), *_others(script), *_loops(script), *_transforms(script), *_uses(script)]
+    of = {one: tuple(sorted({line for other in found if other == one for line in other.of})) for one in found}
+    return [_with_loaders(script, replace(one, of=of[one])) for one in sorted(of, key=lambda one: one.line)]
 
 
-def _told_once(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings; of a line that several loaders share, such as that of a class, only what is new of each."""
-    told: dict[int, set[str]] = {}
-    for one in found:
-        if one.about != "dataset":
-            yield one
-            continue
-        before = told.setdefault(one.line, set())
-        change = () if set(one.change) <= before else _new_statements(one.change, before)
-        commands, notes = (tuple(line for line in lines if line not in before) for lines in (one.commands, one.notes))
-        if change or commands or not before:
-            yield replace(one, change=change, commands=commands, notes=notes, again=bool(before))
-        before.update(one.change, one.commands, one.notes)
-
-
-def _new_statements(code: Sequence[str], before: Collection[str]) -> tuple[str, ...]:
-    """Return the statements of some code that have a line which was not told before."""
-    statements = ast.parse("\n".join(code)).body
-    parts = [code[one.lineno - 1 : one.end_lineno] for one in statements]
-    return tuple(line for part in parts if any(line not in before for line in part) for line in part)
+def _with_loaders(script: Script, one: Finding) -> Finding:
+    """Return a finding whose arguments of FastLoader say which loaders they are for, where a script has several."""
+    if len(script.loaders) < 2 or not one.of:
+        return one
+    named = f"{IN_FAST_LOADER} of line{'s' * (len(one.of) > 1)} {', '.join(map(str, one.of))}"
+    return replace(one, change=tuple(code.replace(IN_FAST_LOADER, named) for code in one.change))
 
 
 def _loaders(script: Script) -> Iterator[Finding]:
     for loader in script.loaders:
         line, code = loader.call.lineno, script.line(loader.call)
         if loader.kind in OTHERS:
-            yield Finding(line, code, "loader", _of_other(OTHERS[loader.kind]))
+            yield _of_other(script, loader)
             continue
         verdict = loader_verdict(script, loader)
         change = (f"{FAST_LOADER}(...)  # with the same arguments",) if loader.kind in LOADERS else ()
         yield Finding(line, code, "loader", verdict.why, change, native=verdict.native, safe=bool(change))
         for one in [verdict, *_below_a_collate(script, loader)]:
             if one.advice:
-                at, advice = one.line or line, one.advice
-                yield Finding(
-                    at, script.code_at(at), "dataset", one.why, advice.code, advice.commands, advice.notes, of=line
-                )
+                at, why, told = one.line or line, one.why.rpartition(" of: ")[2], one.advice
+                said = told.code, told.commands, told.notes
+                yield Finding(at, script.code_at(at), "dataset", why, *said, of=(line,), where=told.where)
         for name, why in _ARGUMENTS.items():
             given = loader.given.get(name)
             if given is not None and ast.unparse(given) not in ("0", "False", "None"):
@@ -214,13 +218,25 @@ def loader_verdict(script: Script, loader: Loader) -> Verdict:
     return verdict
 
 
-def _of_other(kind: str) -> str:
-    if kind == "graphs":
-        return (
-            "graphs: memload.FastLoader(memload.from_graphs(list), ..., collate_fn=memload.graph_collate); "
-            "docs/graphs.md"
-        )
-    return f"{kind}: docs/migration.md has such a program before and after"
+def _of_other(script: Script, loader: Loader) -> Finding:
+    """Return what is said of a loader of another library."""
+    line, code, kind = loader.call.lineno, script.line(loader.call), OTHERS[loader.kind]
+    if kind != "PyTorch Geometric":
+        return Finding(line, code, "other", f"{kind}: docs/migration.md has such a program before and after")
+    data = ast.unparse(loader.given.get("dataset") or ast.Name("GRAPHS"))
+    named = {one.arg: ast.unparse(one.value) for one in loader.call.keywords if one.arg != "dataset"}
+    options = [f"{name}={named.pop(name)}" for name in ("follow_batch", "exclude_keys") if name in named]
+    collate = "memload.graph_collate"
+    if options:
+        collate = f"functools.partial({collate}, {', '.join(options)})"
+    rest = [
+        *map(ast.unparse, loader.call.args[1:]),
+        *(f"{name}={one}" if name else f"**{one}" for name, one in named.items()),
+    ]
+    given = ", ".join([f"memload.from_graphs({data})", *rest, f"collate_fn={collate}"])
+    made = f"{loader.name} = " if loader.name else ""
+    why = "graphs are joined by PyTorch Geometric, in Python; natively with what follows, and of files: docs/graphs.md"
+    return Finding(line, code, "other", why, (f"{made}{FAST_LOADER}({given})",))
 
 
 def _others(script: Script) -> Iterator[Finding]:
@@ -248,10 +264,11 @@ def _loops(script: Script) -> Iterator[Finding]:
     """Yield what a loop does with each batch that a loader could do ahead of it."""
     told = set()
     for one in work_of_loops(script, lambda loader: loader_verdict(script, loader)):
-        work = one.loader.call.lineno, one.why, one.change
+        of = tuple(loader.call.lineno for loader in one.loaders)
+        work = of, one.why, one.change
         why, change = ("likewise", ()) if work in told else (one.why, one.change)
         told.add(work)
-        yield Finding(one.line, script.code_at(one.line), "loop", why, change)
+        yield Finding(one.line, script.code_at(one.line), "loop", why, change, of=of)
 
 
 def _uses(script: Script) -> Iterator[Finding]:
@@ -261,14 +278,40 @@ def _uses(script: Script) -> Iterator[Finding]:
 
 def _transforms(script: Script) -> Iterator[Finding]:
     of_rows = {line for loader in script.loaders for line in composes_of_rows(script, loader)}
-    for line, advice in casts_of_transforms(script) if script.loaders else ():
+    keyed: set[str] = set()
+    for made, line, cast, notes in casts_of_transforms(script) if script.loaders else ():
         if line in of_rows:
             continue
-        cast = ", as a cast that its threads do while they gather" if advice.code else ""
-        why = f"of rows that memload reads{cast}"
-        if any("Augment(" in code for code in advice.code):
+        why = f"of rows that memload reads{', as a cast that its threads do while they gather' if cast else ''}"
+        if "Augment(" in cast:
             why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
-        yield Finding(line, script.code_at(line), "transform", why, advice.code, notes=advice.notes)
+        code, where, of = (f'cast={{"image": {cast}}}  {IN_FAST_LOADER}',) * bool(cast), "", script.loaders_of(made)
+        one = dict_of(script, made) if cast else None
+        if one is not None and (given := [*_of_keys(script, one.name)]):
+            casts = _casts_of(script, one.name)
+            code = (f"{casts}[{one.key}] = {cast}" if one.name in keyed else f"{casts} = {{{one.key}: {cast}}}",)
+            where = f"below line {one.last}"
+            yield from given if one.name not in keyed else ()
+            keyed.add(one.name)
+        yield Finding(line, script.code_at(line), "transform", why, code, notes=notes, of=of, where=where)
+
+
+def _casts_of(script: Script, name: str) -> str:
+    return free_name(script, f"{name}_casts")
+
+
+def _of_keys(script: Script, name: str) -> Iterator[Finding]:
+    """Yield the argument of each loader whose transforms are an element of a dict."""
+    for loader in script.loaders:
+        line, given = loader.call.lineno, loader.given.get("dataset")
+        parts = (
+            [] if given is None else [given, *(arg for call in script.reached(given, line) for arg in arguments(call))]
+        )
+        keys = [part.slice for part in parts if isinstance(part, ast.Subscript) and name_of(part.value) == name]
+        if keys:
+            key = given.slice if isinstance(given, ast.Subscript) else keys[0]
+            code = f'cast={{"image": {_casts_of(script, name)}[{ast.unparse(key)}]}}  {IN_FAST_LOADER}'
+            yield Finding(line, script.line(loader.call), "transform", "with its cast", (code,), of=(line,))
 
 
 # The text
@@ -276,14 +319,11 @@ def _transforms(script: Script) -> Iterator[Finding]:
 
 def report(script: Script, found: Sequence[Finding]) -> str:
     """Return the findings as text, line by line of the script."""
-    loaders = [one for one in found if one.about == "loader"]
+    loaders = [one for one in found if one.about in ("loader", "other")]
     if not loaders:
-        return (
-            f"{script.path}: no DataLoader is made here. Give the file that makes it, or begin with\n"
-            f'  loader = memload.FastLoader(memload.open("..."), batch_size=32, shuffle=True)'
-        )
-    native = [one.native for one in loaders]
-    counts = [f"{native.count(state)} {word}" for state, word in _WORDS.items() if state in native]
+        return _NO_LOADER.format(path=script.path, others=", ".join(dict.fromkeys(OTHERS.values())))
+    states = [_WORDS[one.native] if one.about == "loader" else "of another library" for one in loaders]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     lines = [f"{script.path}: {len(loaders)} loader{'s' * (len(loaders) > 1)}: {', '.join(counts)}"]
     shown = 0
     for one in found:
@@ -297,27 +337,27 @@ def report(script: Script, found: Sequence[Finding]) -> str:
 
 def _told(one: Finding) -> Iterator[str]:
     """Yield what is said of a line: sentences, then commands and code, each further to the right and by itself."""
-    if one.about == "loader" and one.why:
+    if one.about == "loader":
         yield f"       {_WORDS[one.native]}: {one.why}"
     elif one.about != "dataset":
         yield f"       {one.why}"
-    elif one.again:
-        yield f"       for line {one.of} the same, but:"
     yield from (f"       {note}" for note in one.notes)
     if one.commands:
         yield "       once, on the command line:"
         yield from (f"         {command}" for command in one.commands)
-    if one.about == "dataset" and one.change and (one.commands or not one.again):
-        yield "       then native with:" if one.commands else "       native with:"
+    if one.change and (one.where or one.about == "dataset"):
+        native = "then native with, " if one.commands else "native with, " if one.about == "dataset" else ""
+        yield f"       {native}{one.where or 'instead'}:"
     for code in one.change:
         yield f"         {code}{'  (safe)' if one.safe else ''}"
 
 
 def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:
     path = script.path
+    name = next(filter(None, (script.name_for(one.call) for one in script.loaders)), "loader")
     if any(one.safe for one in found):
-        yield f"Safe changes:  memload init {path} --diff | patch {path}      or  --write COPY"
-    yield "Then:  print(loader.engine, loader.why)      and after an epoch  print(loader.stats())"
+        yield f"Safe changes, with `import memload`:  memload init {path} --diff | patch {path}      or  --write COPY"
+    yield f"Then:  print({name}.engine, {name}.why)      and after an epoch  print({name}.stats())"
     yield "Pages:  docs/converting-scripts.md, docs/migration.md, docs/native-datasets.md, docs/dataloader-arguments.md"
     yield f"        docs is {_pages()}"
 

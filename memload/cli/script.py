@@ -10,7 +10,7 @@ import io
 import itertools
 import platform
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,8 @@ LOADERS = frozenset(
 """Classes in whose place FastLoader does the same."""
 
 FAST_LOADER = "memload.FastLoader"
+IN_FAST_LOADER = "# in FastLoader"
+"""The comment behind an argument of a loader."""
 
 _LOADER_ARGUMENTS = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"),
@@ -64,11 +66,22 @@ class Loader:
 
 @dataclass(frozen=True)
 class Loop:
-    """A `for` over a loader, with the names that its batches are given."""
+    """A `for` over loaders, in a statement or in a comprehension.
 
-    node: ast.For
-    loader: Loader
-    names: frozenset[str]
+    Attributes:
+        target: what its batches are assigned to.
+        body: what it does with each.
+        loaders: the loaders that it may be over: several where a function has them as an argument.
+    """
+
+    target: ast.expr
+    body: Sequence[ast.AST]
+    loaders: tuple[Loader, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that batches, or their parts, are given."""
+        return frozenset(_names(self.target))
 
 
 @dataclass
@@ -191,17 +204,49 @@ class Script:
 
     def loops(self) -> Iterator[Loop]:
         """Yield the `for` loops over loaders of this script, also where a function has them as an argument."""
-        by_name = {loader.name: loader for loader in self.loaders if loader.name}
-        by_name = dict(_as_arguments(self, by_name)) | by_name
+        by_name: dict[str, list[Loader]] = {}
+        for loader in (one for one in self.loaders if one.name):
+            by_name.setdefault(loader.name, []).append(loader)
+        for name, given in [*_as_arguments(self, by_name)]:
+            known = by_name.setdefault(name, [])
+            known += [one for one in given if one not in known]
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.For):
-                source, target = node.iter, node.target
+            turns = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+            body = node.body if isinstance(node, ast.For) else [node]
+            for turn in turns:
+                source, target = turn.iter, turn.target
                 while isinstance(source, ast.Call) and source.args and self.called(source) in _WRAPPERS:
                     if self.called(source) == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
                         target = target.elts[1]
                     source = source.args[0]
-                if (loader := by_name.get(root_of(source))) is not None:
-                    yield Loop(node, loader, frozenset(_names(target)))
+                if root_of(source) in by_name:
+                    yield Loop(target, body, tuple(by_name[root_of(source)]))
+
+    def reached(self, node: ast.expr, before: int) -> Iterator[ast.Call]:
+        """Yield the calls in an expression on a line, and in what the names in it were last assigned."""
+        seen: set[ast.AST] = set()
+        left = [(node, before)]
+        while left:
+            node, before = left.pop()
+            for part in (one for one in ast.walk(node) if one not in seen):
+                seen.add(part)
+                if isinstance(part, ast.Call):
+                    yield part
+                elif (
+                    isinstance(part, ast.expr) and name_of(part) and (value := self.value_of(part, before)) is not None
+                ):
+                    left.append((value, value.lineno))
+
+    def loaders_of(self, node: ast.expr) -> tuple[int, ...]:
+        """Return the lines of the loaders whose dataset a call makes, or has a part in."""
+        sets = ((one.call.lineno, one.given.get("dataset")) for one in self.loaders)
+        return tuple(line for line, made in sets if made and any(one is node for one in self.reached(made, line)))
+
+    def lines_around(self, node: ast.expr) -> tuple[int, int]:
+        """Return the first and the last line of the statement that an expression is in."""
+        around = (one for one in ast.walk(self.tree) if isinstance(one, ast.stmt) and not hasattr(one, "body"))
+        found = next((one for one in around if any(part is node for part in ast.walk(one))), node)
+        return found.lineno, found.end_lineno or found.lineno
 
     def uses(self, name: str) -> int:
         """Return how often a name is read."""
@@ -217,11 +262,13 @@ class Advice:
         code: lines of Python: statements, and arguments of FastLoader as assignments, such as `device="cuda"`.
         commands: lines for the shell, which run once.
         notes: sentences that explain these, or say what cannot be followed.
+        where: the place of the code, such as "in the place of line 12".
     """
 
     code: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    where: str = ""
 
     def __bool__(self) -> bool:
         """Whether there is anything to do or to say."""
@@ -330,7 +377,7 @@ def root_of(node: ast.AST) -> str:
     return name_of(node)
 
 
-def _as_arguments(script: Script, by_name: dict[str, Loader]) -> Iterator[tuple[str, Loader]]:
+def _as_arguments(script: Script, by_name: dict[str, list[Loader]]) -> Iterator[tuple[str, list[Loader]]]:
     """Yield the names that loaders have inside functions of the script that they are given to."""
     functions = {node.name: node.args.args for node in ast.walk(script.tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(script.tree):
@@ -382,7 +429,7 @@ def _loaders(script: Script) -> Iterator[Loader]:
 
 
 OTHERS = {
-    "torch_geometric.loader.DataLoader": "graphs",
+    "torch_geometric.loader.DataLoader": "PyTorch Geometric",
     "ffcv.loader.Loader": "FFCV",
     "grain.DataLoader": "Grain",
     "grain.python.DataLoader": "Grain",

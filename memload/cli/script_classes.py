@@ -10,7 +10,7 @@ from memload.cli.script import Advice, Script, Verdict, name_of
 from memload.cli.script_collate import Place, collate_of, of_padded
 from memload.cli.script_images import decoded_once
 from memload.cli.script_moved import Above
-from memload.cli.script_names import quoted
+from memload.cli.script_names import place_of, quoted
 from memload.cli.script_reads import FILES, ClassOf, Part, Read, Sample
 from memload.cli.script_stored import draws, stored_once
 from memload.cli.script_work import own_function, work_on_rows
@@ -44,7 +44,8 @@ def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
     if "IterableDataset" in [script.meaning(base).rpartition(".")[2] for base in made.bases] or (
         "__iter__" in methods and "__getitem__" not in methods
     ):
-        return Verdict(False, f"{name} is iterable: torch's own code runs it", stored_once(one, None), made.lineno)
+        why = f"{name} is iterable: torch's own code runs it"
+        return Verdict(False, why, _in_its_place(one, stored_once(one, None)), call.lineno)
     getter = methods.get("__getitem__")
     if getter is None:
         return Verdict(None, f"{name} inherits __getitem__: print(loader.engine, loader.why)", line=made.lineno)
@@ -53,23 +54,20 @@ def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
     advice = _opened(one, sample)
     if not advice and (method := _says_itself(one)) is not None:
         why = f"{name} is Python code; it only indexes arrays, which one method tells (add it to the class)"
-        return Verdict(False, why, Advice(method), made.lineno, fields, sample.kind)
+        return Verdict(False, why, Advice(method, where="in the class"), made.lineno, fields, sample.kind)
     if not advice:
         advice, decoded = decoded_once(one, sample)
         fields = decoded or fields
     advice = advice or _read_otherwise(one) or stored_once(one, sample)
     why = f"{name}.__getitem__ is Python code (line {getter.lineno})"
-    return Verdict(False, why, _in_its_place(one, advice), getter.lineno, fields, sample.kind if fields else "")
+    return Verdict(False, why, _in_its_place(one, advice), call.lineno, fields, sample.kind if fields else "")
 
 
 def _in_its_place(one: ClassOf, advice: Advice) -> Advice:
-    """Return advice with what else there is to say of its names."""
-    notes = []
-    if not one.script.name_for(one.call) and advice.code:
-        notes.append(f"`{one.name}` is for the loader, in the place of {ast.unparse(one.call)}")
-    if any("(PATH" in line for line in advice.code):
-        notes.append("PATH: the script does not say the path where it could be followed")
-    return Advice(advice.code, advice.commands, (*advice.notes, *notes))
+    """Return advice with where its code stands."""
+    unknown = ("PATH: the script does not say the path where it could be followed",)
+    notes = (*advice.notes, *unknown * any("(PATH" in line for line in advice.code))
+    return Advice(advice.code, advice.commands, notes, place_of(one.script, one.call))
 
 
 # Files whose rows are read in place
@@ -84,15 +82,16 @@ def _opened(one: ClassOf, sample: Sample) -> Advice:
         return _samples_of_their_own(one, sample, reads)
     if len(reads) < len(sample.parts) or len(_chosen(one, reads)) > 1 or not all(one.name for one in sample.parts):
         return stored_once(one, sample, "a sample is more than rows of these files, so it is stored once")
-    if not _end_together(one, reads):
-        return stored_once(one, sample, "windows are joined with rows that are not their last, so they are stored once")
-    above = Above(one.script)
+    if _ahead_of(one, reads) is None:
+        why = "windows are joined with rows that are not their last or the next, so they are stored once"
+        return stored_once(one, sample, why)
+    above = Above(one)
     rows = _rows(one, sample, above)
     work = work_on_rows(one, sample, above)
     source = f"{one.name} = {_source_of(sample, reads)}"
     notes = [_READERS[read.kind] for read in reads]
     notes += [f"{read.path} gives as many rows as it has; the script maps {read.rows}" for read in reads if read.rows]
-    if not rows.code and (length := _other_length(one)):
+    if not rows.code and (length := _other_length(one, reads)):
         notes.append(f"the class has {length} samples: compare len({one.name}), and choose by .select(range(n))")
     code = (*above.lines(), source, *rows.code, *work.code)
     return Advice(code, notes=tuple(dict.fromkeys([*notes, *rows.notes, *work.notes])))
@@ -155,10 +154,12 @@ def _rows(one: ClassOf, sample: Sample, above: Above) -> Advice:
     index, reads = one.index, [part.read for part in sample.parts if part.read is not None]
     found = {part.name: part.read.index for part in sample.parts if part.read is not None}
     windows = {name: where for name, where in found.items() if isinstance(where, ast.Slice)}
-    lags = {name: _lags(where, index) for name, where in windows.items()}
+    ahead = _ahead_of(one, reads) or 0
+    lags = {name: _lags(where, index, ahead) for name, where in windows.items()}
     if lags and all(lags.values()):
         listed = ", ".join(f"{name}={code}" for name, code in lags.items())
-        note = "windows are rows with lags; other fields are those of the last row of a window"
+        row = "the row behind a window" if ahead else "the last row of a window"
+        note = f"windows are rows with lags; other fields are those of {row}"
         return Advice((f"{one.name} = {one.name}.with_lags({listed})",), notes=(note,))
     notes = [
         f"not followed: {name} has the rows {ast.unparse(where)} of sample {index}: choose windows, docs/windows.md"
@@ -174,28 +175,34 @@ def _rows(one: ClassOf, sample: Sample, above: Above) -> Advice:
     return Advice(tuple(code), notes=tuple(notes))
 
 
-def _end_together(one: ClassOf, reads: Sequence[Read]) -> bool:
-    """Return whether windows all end at one row, and other fields are of that row, as lags have them."""
+def _ahead_of(one: ClassOf, reads: Sequence[Read]) -> int | None:
+    """Return how many rows other fields are behind the one row at which all windows end: 0, 1, or None for others."""
     windows = [read.index for read in reads if isinstance(read.index, ast.Slice)]
     counts = {ast.unparse(where.upper.right) for where in windows if isinstance(where.upper, ast.BinOp)}
     if not windows or not all(_lags(where, one.index) for where in windows):
-        return True
+        return 0
     if len(counts) > 1:
-        return False
+        return None
     (count,) = counts
     last = {f"{one.index} + {count} - 1", f"{one.index} + ({count} - 1)"}
     last |= {f"{one.index} + {int(count) - 1}"} if count.isdigit() else set()
     others = [read.index for read in reads if read.index is not None and not isinstance(read.index, ast.Slice)]
-    return all(ast.unparse(where) in last for where in others)
+    codes = {ast.unparse(where) for where in others}
+    return 0 if codes <= last else 1 if codes == {f"{one.index} + {count}"} else None
 
 
-def _other_length(one: ClassOf) -> str:
-    """Return the code of the number of samples where it is not simply the length of an array."""
+def _other_length(one: ClassOf, reads: Sequence[Read]) -> str:
+    """Return the code of the number of samples where it is not simply the length of an array, or of a row's array."""
     length = one.method("__len__")
     code = [
         ast.unparse(node.value) for node in ast.walk(length or one.made) if isinstance(node, ast.Return) and node.value
     ]
     simple = len(code) == 1 and re.fullmatch(r"len\(self\.\w+\)|self\.\w+\.shape\[0\]|\w+", code[0])
+    for method, line, value in one.assigned(code[0].removeprefix("self.")) if len(code) == 1 else ():
+        counted = value.args[0] if one.script.called(value) == "len" and isinstance(value, ast.Call) else None
+        read = None if counted is None else one.read(counted, method, line + 1)
+        if read is not None and read.key in [other.key for other in reads]:
+            return ""
     return "" if length is None or simple else " or ".join(code)
 
 
@@ -214,8 +221,14 @@ def _rows_of(one: ClassOf, where: ast.expr, above: Above) -> str:
     return f"[{row} for {one.index} in range({turns})]"
 
 
-def _lags(where: ast.Slice, index: str) -> str:
-    """Return the lags of the rows `index` to `index + n`, the earliest first; "" for other rows."""
+def _lags(where: ast.Slice, index: str, ahead: int = 0) -> str:
+    """Return the lags of the rows `index` to `index + n`, the earliest first; "" for other rows.
+
+    Args:
+        where: the rows.
+        index: the name of the number of the sample.
+        ahead: how many rows the other fields are behind the last of these.
+    """
     above = where.upper
     if (
         where.step is not None
@@ -228,8 +241,8 @@ def _lags(where: ast.Slice, index: str) -> str:
         return ""
     count = above.right
     if isinstance(count, ast.Constant) and isinstance(count.value, int):
-        return f"range({count.value - 1}, -1, -1)"
-    return f"range({ast.unparse(count)} - 1, -1, -1)"
+        return f"range({count.value - 1 + ahead}, {ahead - 1}, -1)"
+    return f"range({ast.unparse(count)}{' - 1' * (not ahead)}, {ahead - 1}, -1)"
 
 
 def _samples_of_their_own(one: ClassOf, sample: Sample, reads: Sequence[Read]) -> Advice:

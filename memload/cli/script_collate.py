@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memload.cli.script import OTHERS, Loader, Script, name_of
@@ -136,21 +136,10 @@ def name_in(fields: Sequence[str], place: Place) -> str:
     return fields[place or 0] if (place or 0) < len(fields) else "FIELD"
 
 
-def made_for(script: Script, loader: Loader) -> Iterator[ast.Call]:
-    """Yield the call that makes the dataset of a loader, and those that make what it is a part of."""
-    node, before = loader.given.get("dataset"), loader.call.lineno
-    for _ in range(8):
-        value = None if node is None else script.value_of(node, before)
-        if not isinstance(value, ast.Call):
-            return
-        yield value
-        node, before = (value.args[0] if value.args else None), value.lineno  # of random_split, or of Subset
-
-
 def collate_of(script: Script, call: ast.Call) -> Collate | None:
     """Return the collate function of the loader of a dataset that a call makes; None without one."""
-    loaders = (one for one in script.loaders if one.kind not in OTHERS)
-    loader = next((one for one in loaders if any(made is call for made in made_for(script, one))), None)
+    lines = script.loaders_of(call)
+    loader = next((one for one in script.loaders if one.kind not in OTHERS and one.call.lineno in lines), None)
     return None if loader is None else collate_in(script, loader)
 
 

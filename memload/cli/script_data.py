@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from memload.cli.script import Advice, Loader, Script, Verdict, name_of
 from memload.cli.script_classes import of_class
-from memload.cli.script_collate import made_for
+from memload.cli.script_names import lines_of_set, name_of_set, place_of
 from memload.cli.script_transforms import sizes_of
 from memload.cli.script_values import folders_of
 
@@ -17,7 +17,7 @@ _PLANES = {"CIFAR10": ".transpose(0, 3, 1, 2)", "CIFAR100": ".transpose(0, 3, 1,
 """What makes (N, C, H, W) of a set's data: CIFAR's are stored so and shown as (N, H, W, C), others are (N, H, W)."""
 _FOLDERS = ("ImageFolder", "DatasetFolder", "ImageNet")
 
-_UNKNOWN = Verdict(None, "what this dataset is, only running the script tells: print(loader.engine, loader.why)")
+_UNKNOWN = Verdict(None, "what this dataset is, only running the script tells; docs/native-datasets.md has the kinds")
 
 
 def verdict_of(script: Script, node: ast.expr | None, before: int, depth: int = 0) -> Verdict:
@@ -103,7 +103,7 @@ def _of_tensors(script: Script, call: ast.Call) -> Verdict:
 
 def composes_of_rows(script: Script, loader: Loader) -> Iterator[int]:
     """Yield the lines of what classes are given whose advice keeps it: they read rows of files, or are stored."""
-    for call in made_for(script, loader):
+    for call in script.reached(loader.given["dataset"], loader.call.lineno) if "dataset" in loader.given else ():
         made = script.class_named(script.called(call))
         code = () if made is None else of_class(script, made.name, call).advice.code
         if not any("prepare" in line or "ShardWriter(" in line for line in code):
@@ -154,20 +154,24 @@ def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
 
 
 def _from_memory(script: Script, kind: str, call: ast.Call) -> Advice:
-    name = script.name_for(call) or "dataset"
+    name, last = name_of_set(script, call), script.lines_around(call)[1]
     of_labels = next((ast.unparse(one.value) for one in call.keywords if one.arg == "target_transform"), "None")
     elsewhere = indexed_elsewhere(script, name)
     rows = f"{name}_rows" if elsewhere else name
-    notes = [f"below line {call.lineno}:"]
+    notes = []
     if elsewhere:
-        notes.append(f"{rows} is for the loader; {name} stays what line {', '.join(map(str, elsewhere))} indexes")
+        notes.append(f"{name} stays: line {', '.join(map(str, elsewhere))} indexes it")
     if of_labels != "None":
         notes.append(f"target_transform={of_labels} is left out: give from_arrays what it makes of all labels")
+    made = [] if script.name_for(call) else [f"{name} = {ast.unparse(call)}"]
     code = (
         f"{rows} = memload.from_arrays(image={name}.data{_PLANES.get(kind, '[:, None]')}, "
         f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')"
     )
-    return Advice((code,), notes=(*notes[1:], notes[0]))
+    where = place_of(script, call) if made else f"below line {last}"
+    if elsewhere:
+        where += f", with `{rows}` in the place of {name} in the loader"
+    return Advice((*made, code), notes=tuple(notes), where=where)
 
 
 def indexed_elsewhere(script: Script, name: str) -> list[int]:
@@ -187,13 +191,12 @@ def _from_folders(script: Script, kind: str, call: ast.Call) -> Advice:
         for folder, size, target in zip(folders, by_turn, targets, strict=True)
     ]
     notes = [size.partition("  # ")[2] for size in by_turn if "  # " in size]
-    if any("--size N" in size for size in by_turn):
-        crops = any("--size N --fit crop" in size for size in by_turn)
-        notes = notes or [f"N: how large images are kept{', from which a cast takes its crops' if crops else ''}"]
     if folders == ["DIR"]:
         notes.append("DIR is one folder of the loader: a set of its own for each")
     notes.append("labels are as before; what memload.open returns has no .classes")
-    return Advice((_assigned(script, call, targets),), tuple(commands), tuple(dict.fromkeys(notes)))
+    code = (_assigned(script, call, targets),)
+    where = lines_of_set(script, call) if " for " in code[0] else place_of(script, call)
+    return Advice(code, tuple(commands), tuple(dict.fromkeys(notes)), where)
 
 
 def targets_of(script: Script, call: ast.Call) -> list[str]:
@@ -223,8 +226,9 @@ def _assigned(script: Script, call: ast.Call, targets: list[str]) -> str:
             if len(made.generators) == 1 and len(targets) > 1 and ast.unparse(made.key) == of:
                 name = ast.unparse(statement.targets[0])
                 return f'{name} = {{{of}: memload.open(f"shards/{{{of}}}/"){form} for {of} in {over}}}'
-    name = script.name_for(call) or "dataset"
-    return f"{name} = memload.open({json.dumps(targets[0]) if len(targets) == 1 else 'TARGET'}){form}"
+    return (
+        f"{name_of_set(script, call)} = memload.open({json.dumps(targets[0]) if len(targets) == 1 else 'TARGET'}){form}"
+    )
 
 
 def without_classes(script: Script) -> Iterator[tuple[int, str, tuple[str, ...]]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from memload.cli.script import Advice
 from memload.cli.script_names import local_of, quoted
 from memload.cli.script_reads import ClassOf, Sample
+from memload.cli.script_transforms import sizes_of
 from memload.cli.script_values import text_of
 
 _IMAGES = frozenset(
@@ -45,7 +46,11 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     named = _column_of_names(one, opened.args[0])
     name = named if isinstance(named, str) and named else "NAME"
     option = f" --image-column {name}" if table and name not in _NAMED else ""
-    labels = f" --table {table}{option}" if table else ""
+    others = [ClassOf(one.script, one.made, node) for node in ast.walk(one.script.tree) if isinstance(node, ast.Call)]
+    sets = [other for other in others if one.script.called(other.call) == one.made.name]
+    sharing = [other for other in sets if _folder(other, opened.args[0]) == folder]
+    part = " --skip-unmatched" * (len(sharing) > 1)  # the images of other tables are in the folder, too
+    labels = f" --table {table}{option}{part}" if table else ""
     numbers = {column: "COLUMN" for column in columns if isinstance(column, int)}
     if len(numbers) > 1:
         numbers = {column: f"COLUMN_{column}" for column in numbers}
@@ -54,13 +59,14 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     if not table:
         in_order = ["image", "label"] if len(in_order) == 2 else []
     form = f".as_tuple({', '.join(map(quoted, in_order))})" if sample.kind == "tuple" and len(fields) > 1 else ""
-    notes = ["N: how large images are kept; they are decoded once, in C"]
+    size, _, note = sizes_of(one.script, one.call)[0].partition("  # ")
+    notes = ["images are decoded once, in C", *[note] * bool(note)]
     notes += _placeholders(table, {"NAME": named} if "NAME" in option else {}, numbers)
     if not table:
         notes.append("--labels TABLE.csv adds the columns of a table to the images, and --masks DIR their masks")
     if not form:
         notes.append('.as_tuple("image", "label") makes batches that are tuples')
-    command = f"memload write --images {folder or 'DIR'}{labels} --size N {one.shards}"
+    command = f"memload write --images {folder or 'DIR'}{labels}{size} {one.shards}"
     advice = Advice((f'{one.name} = memload.open("{one.shards}"){form}',), (command,), tuple(notes))
     return advice, tuple(in_order) if sample.kind == "tuple" else ()
 

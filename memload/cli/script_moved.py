@@ -23,23 +23,28 @@ class Above:
     """Statements that stand above others, so that these need not compute or open anything twice.
 
     Attributes:
-        script: the script.
+        one: the class whose code this is.
         values: the code of values, by the names that they get.
         files: the names of HDF5 files, by the code that opens them.
         arrays: the names of arrays, by the code that opens their files.
     """
 
-    script: Script
+    one: ClassOf
     values: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def script(self) -> Script:
+        """The script."""
+        return self.one.script
 
     def name(self, value: ast.expr, wanted: str) -> ast.expr:
         """Return the name of a value, which is computed above."""
         code = ast.unparse(self._opened_once(value))
         known = next((name for name, other in self.values.items() if other == code), None)
         if known is None:
-            known = self._free(wanted)
+            known = self._free(f"{self.one.stem}_{wanted}".lstrip("_"))
             self.values[known] = code
         return ast.Name(known, ast.Load())
 

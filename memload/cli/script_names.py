@@ -11,6 +11,7 @@ from memload.cli.script import Script, name_of, root_of
 
 _RANDOM = ("numpy.random.", "random.", "torch.rand", "torch.normal", "torch.bernoulli", "torch.multinomial")
 _GENERATORS = ("numpy.random.", "random.Random", "random.SystemRandom")
+_OF_SETS = ("_dataset", "_data", "_set", "_ds", "_dataloader", "_loader", "_dl")
 _RANDOM_METHODS = frozenset(
     [
         *("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_"),
@@ -125,6 +126,60 @@ def _locals_of(method: ast.FunctionDef) -> list[ast.Name]:
     own |= {node.arg for node in ast.walk(method) if isinstance(node, ast.arg)}
     shared = {name for node in ast.walk(method) if isinstance(node, ast.Global) for name in node.names}
     return [node for node in nodes if node.id in own - shared]
+
+
+def _sets_of(script: Script) -> list[ast.Call]:
+    """Return the calls that make datasets which may be stored: of the script's own classes, and of torchvision."""
+    classes = {node.name: node for node in ast.walk(script.tree) if isinstance(node, ast.ClassDef)}
+    own = {
+        name
+        for name, made in classes.items()
+        if any(isinstance(one, ast.FunctionDef) and one.name == "__getitem__" for one in made.body)
+        or any(script.meaning(base).endswith("Dataset") for base in made.bases)
+    }
+    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
+    found = [
+        one for one in calls if script.called(one) in own or script.called(one).startswith("torchvision.datasets.")
+    ]
+    return sorted(found, key=lambda one: (one.lineno, one.col_offset))
+
+
+def stem_of(script: Script, call: ast.Call) -> str:
+    """Return what tells a dataset from others of the script, such as "train" of `train_data`; "" of the only one."""
+    sets = _sets_of(script)
+    if len(sets) < 2:
+        return ""
+    stems = [_own_stem(script, one) for one in sets]
+    place = next((place for place, one in enumerate(sets) if one is call), 0)
+    before = stems[:place].count(stems[place])
+    return f"{stems[place]}_{before + 1}" if before else stems[place]
+
+
+def name_of_set(script: Script, call: ast.Call) -> str:
+    """Return the name that the script gives to a dataset, or one that is free."""
+    stem = stem_of(script, call)
+    return script.name_for(call) or free_name(script, f"{stem}_dataset".lstrip("_"))
+
+
+def place_of(script: Script, call: ast.Call) -> str:
+    """Return where the code stands that makes a dataset in another way than a call does."""
+    if not script.name_for(call):
+        first, _ = script.lines_around(call)
+        return f"above line {first}, with `{name_of_set(script, call)}` in the place of {ast.unparse(call)}"
+    return lines_of_set(script, call)
+
+
+def lines_of_set(script: Script, call: ast.Call) -> str:
+    """Return that code stands in the place of the statement in which a call makes a dataset."""
+    first, last = script.lines_around(call)
+    return f"in the place of line {first}" if first == last else f"in the place of lines {first} to {last}"
+
+
+def _own_stem(script: Script, call: ast.Call) -> str:
+    loader = next((one.name for one in script.loaders if one.given.get("dataset") is call), "")
+    name = (script.name_for(call) or loader).rpartition(".")[2] or script.called(call).rpartition(".")[2].lower()
+    short = next((name.removesuffix(end) for end in _OF_SETS if name.endswith(end)), name)
+    return short.strip("_") or name
 
 
 def draws_random(script: Script, node: ast.AST) -> bool:

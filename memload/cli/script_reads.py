@@ -13,14 +13,22 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from memload.cli.script import Script, name_of
-from memload.cli.script_names import assigned_in, free_name, is_none, is_text, local_of, quoted
+from memload.cli.script_names import (
+    assigned_in,
+    free_name,
+    is_none,
+    is_text,
+    local_of,
+    name_of_set,
+    quoted,
+    stem_of,
+)
 from memload.cli.script_steps import Step, step_of
 from memload.cli.script_values import text_of
 
 FILES = frozenset(["h5py.File", "numpy.load", "numpy.memmap"])
 """What opens a file of arrays."""
 _OF_MEMMAP = ("filename", "dtype", "mode", "offset", "shape", "order")
-_OF_SETS = ("_dataset", "_data", "_set", "_ds")
 _DEPTH = 30
 _NAMES = 200
 _T = TypeVar("_T")
@@ -87,28 +95,6 @@ class Sample:
     line: int = 0
 
 
-def _sets_of(script: Script) -> list[ast.Call]:
-    """Return the calls that make datasets which may be stored: of the script's own classes, and of torchvision."""
-    classes = {node.name: node for node in ast.walk(script.tree) if isinstance(node, ast.ClassDef)}
-    own = {
-        name
-        for name, made in classes.items()
-        if any(isinstance(one, ast.FunctionDef) and one.name == "__getitem__" for one in made.body)
-        or any(script.meaning(base).endswith("Dataset") for base in made.bases)
-    }
-    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
-    found = [
-        one for one in calls if script.called(one) in own or script.called(one).startswith("torchvision.datasets.")
-    ]
-    return sorted(found, key=lambda one: (one.lineno, one.col_offset))
-
-
-def _stem_of(script: Script, call: ast.Call) -> str:
-    name = script.name_for(call).rpartition(".")[2] or script.called(call).rpartition(".")[2].lower()
-    short = next((name.removesuffix(end) for end in _OF_SETS if name.endswith(end)), name)
-    return short.strip("_") or name
-
-
 @dataclass
 class ClassOf:
     """A Dataset class of a script, as one call makes it.
@@ -133,19 +119,17 @@ class ClassOf:
 
     @property
     def name(self) -> str:
-        """The name that the script gives to the dataset, or "dataset", if that is free."""
-        return self.script.name_for(self.call) or free_name(self.script, "dataset")
+        """The name that the script gives to the dataset, or one that is free."""
+        return name_of_set(self.script, self.call)
 
     @property
     def stem(self) -> str:
-        """What tells this dataset from others of the script, such as "train" of `train_data`; "" of the only one."""
-        sets = _sets_of(self.script)
-        if len(sets) < 2:
-            return ""
-        stems = [_stem_of(self.script, call) for call in sets]
-        place = next((place for place, call in enumerate(sets) if call is self.call), 0)
-        before = stems[:place].count(stems[place])
-        return f"{stems[place]}_{before + 1}" if before else stems[place]
+        """What tells this dataset from others of the script; "" of the only one."""
+        return stem_of(self.script, self.call)
+
+    def free(self, wanted: str) -> str:
+        """Return a name for a part of this dataset's code, which no other dataset's has."""
+        return free_name(self.script, f"{self.stem}_{wanted}".lstrip("_"))
 
     @property
     def shards(self) -> str:

@@ -15,12 +15,13 @@ _ONCE = "the lines that write run once, before training: afterwards the set is t
 
 def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     """Return the code that stores what a class returns, with its random transforms left to `map`."""
-    made, random, noise, tensors = split_at_random(one.script, one.call)
+    made, random, noise, tensors, sized = split_at_random(one.script, one.call)
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
     notes = [why, _ONCE] if why else [_ONCE]
     if draws(one):
         notes.append("__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand")
+    notes += [f"rows of a set have one shape: give {step} both sides if it keeps proportions" for step in sized]
     is_dict = sample is not None and sample.kind == "dict"
     form = "" if is_dict else _form(fields)
     if collate is None or (collate.made is not None and not collate.padded):
@@ -40,7 +41,7 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
         f"{name} draws from a generator that threads share: torch.randint in its place is drawn by row"
         for name in noise
     ]
-    steps = free_name(one.script, f"{one.stem}_random".lstrip("_"))
+    steps = one.free("random")
     function = f"lambda sample: {steps}({{name: value.numpy() for name, value in sample.items()}})"
     if not is_dict:
         function = f"lambda sample: {steps}(sample)"

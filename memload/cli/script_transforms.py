@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memload.cli.script import Advice, Script
+from memload.cli.script import Script, name_of
 from memload.cli.script_names import draws_random
 from memload.cli.script_values import text_of, turns_around
 
@@ -30,8 +30,8 @@ _TO_TENSORS = frozenset(
 )
 
 
-def casts_of_transforms(script: Script) -> Iterator[tuple[int, Advice]]:
-    """Yield the line of each `Compose` or lone `ToTensor`, and the cast that does the same as what it has.
+def casts_of_transforms(script: Script) -> Iterator[tuple[ast.Call, int, str, tuple[str, ...]]]:
+    """Yield each `Compose` or lone `ToTensor`, its line, the cast that does the same as what it has, and notes.
 
     Casts are of images (C, H, W): as `memload write --images` stores them, and as sets in memory are opened.
     """
@@ -39,14 +39,40 @@ def casts_of_transforms(script: Script) -> Iterator[tuple[int, Advice]]:
     for call in calls:
         steps = call.args[0] if call.args else None
         if script.called(call).endswith(_COMPOSE) and isinstance(steps, ast.List):
-            code = _cast(script, _steps_of(script, call), _line_of_sizes(script, call))
-            if code:
-                yield call.lineno, code
+            own = [script.defines(script.called(step)) for step in _steps_of(script, call)]
+            cast, notes = _cast(script, _steps_of(script, call), _line_of_sizes(script, call))
+            if (cast or notes) and not all(own):  # those of samples of the script's own are not of images
+                yield call, call.lineno, cast, notes
         if script.called(call).startswith("torchvision.datasets."):
             given = next((one.value for one in call.keywords if one.arg == "transform"), None)
             step = None if given is None else script.value_of(given, call.lineno)
             if given is not None and step is not None and script.called(step).rpartition(".")[2] == "ToTensor":
-                yield given.lineno, _cast(script, [step], 0)
+                assert isinstance(step, ast.Call)
+                yield step, given.lineno, *_cast(script, [step], 0)
+
+
+@dataclass(frozen=True)
+class OfDict:
+    """Where a `Compose` is an element of a dict: the dict's name, the code of the key, and the last line."""
+
+    name: str
+    key: str
+    last: int
+
+
+def dict_of(script: Script, compose: ast.Call) -> OfDict | None:
+    """Return the dict that a `Compose` is an element of; None of others."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                if value is compose and key is not None and name_of(node.targets[0]):
+                    return OfDict(name_of(node.targets[0]), ast.unparse(key), node.end_lineno or node.lineno)
+    return None
+
+
+def arguments(call: ast.Call) -> list[ast.expr]:
+    """Return what a call is given."""
+    return [*call.args, *(one.value for one in call.keywords)]
 
 
 def _steps_of(script: Script, call: ast.Call) -> list[ast.expr]:
@@ -56,15 +82,21 @@ def _steps_of(script: Script, call: ast.Call) -> list[ast.expr]:
     return [script.value_of(one, call.lineno) or one for one in elements]
 
 
-def _composed(script: Script, call: ast.Call, known: Mapping[str, str]) -> ast.Call | None:
-    """Return the `Compose` that a dataset is given, where its names are these; None without one."""
-    given = next((one.value for one in call.keywords if one.arg == "transform"), None)
-    given = given or next(iter(call.args[1:2]), None)
+def _composed(script: Script, call: ast.Call, known: Mapping[str, str]) -> tuple[ast.expr | None, ast.Call | None]:
+    """Return the argument and the `Compose` that it is, of a dataset, where its names are these; None without one."""
+    for given in [*call.args, *(one.value for one in call.keywords if one.arg != "target_transform")]:
+        made = _compose_of(script, given, call, known)
+        if made is not None:
+            return given, made
+    return None, None
+
+
+def _compose_of(script: Script, given: ast.expr, call: ast.Call, known: Mapping[str, str]) -> ast.Call | None:
     if isinstance(given, ast.Subscript) and isinstance(value := script.value_of(given.value, call.lineno), ast.Dict):
         key = text_of(script, given.slice, known, call.lineno)
         pairs = zip(value.keys, value.values, strict=True)
-        given = next((one for name, one in pairs if name is not None and text_of(script, name) == key), None)
-    made = None if given is None else script.value_of(given, call.lineno)
+        given = next((one for name, one in pairs if name is not None and text_of(script, name) == key), given)
+    made = script.value_of(given, call.lineno)
     return made if isinstance(made, ast.Call) and script.called(made).endswith(_COMPOSE) else None
 
 
@@ -72,54 +104,64 @@ def sizes_of(script: Script, call: ast.Call) -> list[str]:
     """Return the options of `memload write --images` for the sizes that a dataset's transforms give its images.
 
     Returns:
-        one text for each turn of a comprehension around the call, such as " --size 256 --fit crop --crop 224"
+        one text for each turn of a comprehension around the call, such as " --size 256 --fit crop --crop 224"; behind
+        "  # " follows what its N is
     """
     found = []
     for known in turns_around(script, call):
-        composed = _composed(script, call, known)
+        _, composed = _composed(script, call, known)
         made = _taken(script, [] if composed is None else _steps_of(script, composed))
-        found.append(made.size_options if made.sizes else " --size N --fit crop" if made.augment else " --size N")
+        of_crops = " --size N --fit crop  # N: how large images are kept, from which a cast takes its crops"
+        unknown = " --size N  # N: how large images are kept; without --size, as they are, if all have one size"
+        found.append(made.size_options if made.sizes else of_crops if made.augment else unknown)
     return found
 
 
 def _line_of_sizes(script: Script, compose: ast.Call) -> int:
     """Return the line of the dataset whose command has the sizes of a `Compose`; 0 if there is none."""
-    calls = [one for one in ast.walk(script.tree) if isinstance(one, ast.Call)]
-    of_folders = [one for one in calls if script.called(one).startswith("torchvision.datasets.")]
-    found = (
-        call.lineno
-        for call in of_folders
-        if any(_composed(script, call, known) is compose for known in turns_around(script, call))
-    )
-    return next(found, 0)
+    for call in (one for one in ast.walk(script.tree) if isinstance(one, ast.Call)):
+        made = script.class_named(script.called(call)) or script.called(call).startswith("torchvision.datasets.")
+        if made and any(_composed(script, call, known)[1] is compose for known in turns_around(script, call)):
+            return call.lineno
+    return 0
 
 
-def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str], bool]:
+def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str], bool, list[str]]:
     """Return a call of a dataset without its random transforms, these, and what there is to know of them.
 
     Returns:
         the code of the call with the steps of its `Compose` before the first that draws random numbers, the code of a
         `Compose` of the others ("" without any), the names of classes that draw from generators of the
-        process, and whether the random transforms are given tensors
+        process, whether the random transforms are given tensors, and the steps that are stored and have one number
+        for a size, such as `Resize(256)`, which may keep the proportions of images
     """
-    composed = _composed(script, call, {})
+    given, composed = _composed(script, call, {})
     steps = [] if composed is None else _steps_of(script, composed)
     drawing = [_draws(script, step) for step in steps]
     if composed is None or True not in drawing:
-        return ast.unparse(call), "", [], True
+        return ast.unparse(call), "", [], True, _of_one_size(script, steps)
     first = drawing.index(True)
     compose = ast.unparse(composed.func)
     before, after = (", ".join(map(ast.unparse, part)) for part in (steps[:first], steps[first:]))
     kept = ast.parse(f"{compose}([{before}])" if before else "None", mode="eval").body
-    made = ast.Call(call.func, call.args, [
-        ast.keyword(one.arg, kept if one.arg == "transform" else one.value) for one in call.keywords
+    made = ast.Call(call.func, [kept if one is given else one for one in call.args], [
+        ast.keyword(one.arg, kept if one.value is given else one.value) for one in call.keywords
     ])  # fmt: skip
-    if len(call.args) > 1 and not any(one.arg == "transform" for one in call.keywords):
-        made.args = [call.args[0], kept, *call.args[2:]]
     noise = [script.called(step) for step in steps if _races(script, step)]
     stored, later = (any(_makes_tensors(script, step) for step in part) for part in (steps[:first], steps[first:]))
     tensors = stored or (not later and _makes_tensors(script, call))
-    return ast.unparse(made), f"{compose}([{after}])", noise, tensors
+    return ast.unparse(made), f"{compose}([{after}])", noise, tensors, _of_one_size(script, steps[:first])
+
+
+def _of_one_size(script: Script, steps: Sequence[ast.expr]) -> list[str]:
+    calls = [step for step in steps if isinstance(step, ast.Call)]
+    sized = [one for one in calls if script.defines(script.called(one)) or script.called(one).endswith(".Resize")]
+    values = [(one, script.with_constants(one)) for one in sized]
+    return [
+        ast.unparse(one)
+        for one, known in values
+        if [type(getattr(given, "value", None)) for given in (*known.args, *(k.value for k in known.keywords))] == [int]
+    ]
 
 
 def _makes_tensors(script: Script, step: ast.expr) -> bool:
@@ -155,13 +197,13 @@ def _taken(script: Script, steps: Sequence[ast.expr]) -> _Steps:
     return made
 
 
-def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> Advice:
+def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> tuple[str, tuple[str, ...]]:
     made = _taken(script, steps)
     plain = ["std=255"] if made.options == ["scale=1 / 255"] else made.options  # as ToTensor, to the last bit
     options = [*plain, *(["channels=-3"] if made.options or made.augment else [])]
     if made.augment:
         options.append(f"augment=memload.Augment({', '.join(made.augment)})")
-    code = (f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}  # in FastLoader',) if options else ()
+    code = f"memload.Cast(torch.float32, {', '.join(options)})" if options else ""
     notes = []
     if "scale=1 / 255" in plain:
         notes.append(
@@ -175,7 +217,7 @@ def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> Advice:
         notes.append(
             f"not followed: {', '.join(made.others)}: dataset.map(fn), or batch_transform=fn for whole batches"
         )
-    return Advice(code, notes=tuple(notes))
+    return code, tuple(notes)
 
 
 @dataclass

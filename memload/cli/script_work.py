@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from memload.cli.script import Advice
+from memload.cli.script import IN_FAST_LOADER, Advice
 from memload.cli.script_moved import Above, moved
-from memload.cli.script_names import free_name, quoted
+from memload.cli.script_names import quoted
 from memload.cli.script_reads import ClassOf, Part, Read, Sample
 from memload.cli.script_steps import Done, done_by
 
@@ -30,10 +30,10 @@ def work_on_rows(one: ClassOf, sample: Sample, above: Above) -> Advice:
     by_place = bool(kept) and sample.kind == "tuple"  # fields of tuples that a function returned have no names
     casts = {places[name] if by_place else quoted(name): one.cast for name, one in rest.items() if one.cast}
     if casts:
-        code.append(f"cast={{{', '.join(f'{name}: {cast}' for name, cast in casts.items())}}}  # in FastLoader")
+        code.append(f"cast={{{', '.join(f'{name}: {cast}' for name, cast in casts.items())}}}  {IN_FAST_LOADER}")
     changed = {name: "".join(f".{method}" for method in one.methods) for name, one in rest.items() if one.methods}
     if changed:
-        code.append(f"batch_transform=lambda batch: {_of_batches(sample, changed)}  # in FastLoader")
+        code.append(f"batch_transform=lambda batch: {_of_batches(sample, changed)}  {IN_FAST_LOADER}")
     return Advice(tuple(code), notes=tuple(_notes(sample, rest)))
 
 
@@ -82,7 +82,7 @@ def _of_samples(one: ClassOf, sample: Sample, kept: Sequence[Part], above: Above
     if sample.transform:
         function = ast.parse(sample.transform, mode="eval").body
         made = f"{ast.unparse(above.name(function, 'transform'))}({made})"
-    prepare = free_name(one.script, "prepare")
+    prepare = one.free("prepare")
     yield from (f"def {prepare}(sample):  # of one row, in threads", f"    return {made}", "")
     yield f"{one.name} = {one.name}.map({prepare})"
 
@@ -96,7 +96,7 @@ def _taken(sample: Sample, place: int) -> str:
 def own_function(one: ClassOf, names: Sequence[str] = ()) -> tuple[str, ...]:
     """Return a function of samples that is left to the user, with what it has to do, and the dataset that it makes."""
     what = f"what __getitem__ (line {one.getter.lineno}) makes of {', '.join(names) or 'a row'}"
-    prepare = free_name(one.script, "prepare")
+    prepare = one.free("prepare")
     return (
         f"def {prepare}(sample):  # yours to write: {what}",
         "    return sample",

@@ -187,7 +187,7 @@ def instead_of(pattern: Path) -> str:
 
 def _there(name: str, folder: Path) -> str:
     """Return similar names in a folder, or some of its names, for messages."""
-    names = sorted(_names_in(folder), key=lambda one: natural(Path(one)))
+    names = sorted(_names_in(folder), key=lambda one: (one.startswith("."), natural(Path(one))))  # hidden ones last
     alike = difflib.get_close_matches(name, names)
     if alike:
         return f"; similar names there: {', '.join(map(repr, alike))}"

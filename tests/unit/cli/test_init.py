@@ -298,7 +298,10 @@ def test_what_cannot_be_changed_safely_is_told(tmp_path):
 def test_a_script_without_a_loader_says_where_to_look(tmp_path, capsys):
     read(tmp_path, "print(1)\n")
     assert main(["init", str(tmp_path / "train.py")]) == 0
-    assert "no DataLoader is made here. Give the file that makes it" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no loader is made here, so there is nothing to change" in said
+    assert "torch.utils.data.DataLoader, torchdata's StatefulDataLoader" in said
+    assert "Modules that it imports are not read: give the file that makes the loader" in said
 
 
 @pytest.mark.parametrize(
@@ -338,9 +341,9 @@ def test_steps_keep_what_they_are_given(tmp_path, step, advice):
     text = f"from torchvision import transforms as T\nside = 64\nsteps = T.Compose([{steps}])\n"
     path = tmp_path / "steps.py"
     path.write_text(text)
-    ((line, code),) = init.casts_of_transforms(Script.read(path))
+    ((_, line, cast, notes),) = init.casts_of_transforms(Script.read(path))
     assert line == 3
-    assert advice in "\n".join(code.code + code.notes)
+    assert advice in "\n".join((cast, *notes))
 
 
 def test_names_of_an_import_of_all_are_known(tmp_path, capsys):
@@ -352,9 +355,13 @@ def test_names_of_an_import_of_all_are_known(tmp_path, capsys):
 
 
 def test_other_loaders_have_their_page(tmp_path):
-    text = "from torch_geometric.loader import DataLoader\nfrom ffcv.loader import Loader\nDataLoader(g)\nLoader('x')\n"
+    text = "from torch_geometric.loader import DataLoader\nfrom ffcv.loader import Loader\n"
+    text += "DataLoader(g, 8, follow_batch=['x'])\nLoader('x')\n"
     graphs, ffcv = found(tmp_path, text)
-    assert "memload.graph_collate" in graphs.why
+    assert graphs.change == (
+        "memload.FastLoader(memload.from_graphs(g), 8, collate_fn=functools.partial(memload.graph_collate, "
+        "follow_batch=['x']))",
+    )
     assert "docs/migration.md" in ffcv.why
     assert init.converted(read(tmp_path, text)) == text
 
@@ -409,7 +416,7 @@ train = DataLoader(training_data, batch_size=64)
 again = DataLoader(training_data, batch_size=32)
 """
     (cast,) = [one.change[0] for one in found(tmp_path, text) if one.about == "transform"]
-    cast = cast.removesuffix("  # in FastLoader")
+    cast = cast.removesuffix("  # in FastLoader of lines 6, 7")
     assert cast == 'cast={"image": memload.Cast(torch.float32, std=255, channels=-3)}'
     (dataset,) = [one.change[0] for one in found(tmp_path, text) if one.about == "dataset"]
     assert dataset.startswith("training_data = memload.from_arrays(image=training_data.data")
@@ -479,13 +486,16 @@ DataLoader(datasets.ImageFolder({path}))
 
 
 def test_sizes_of_transforms_are_those_of_the_command(tmp_path):
-    _, transform = [one for one in found(tmp_path, FOLDERS) if one.about == "transform"]
+    _, transform, loader = [one for one in found(tmp_path, FOLDERS) if one.about == "transform"]
     assert "Resize and CenterCrop: once, by the command of line 10" in transform.notes
+    assert (transform.where, transform.change[0].partition(" ")[0]) == ("below line 8", "crops_casts['val']")
+    assert loader.change == ('cast={"image": crops_casts[x]}  # in FastLoader',)
     alone = FOLDERS.replace("crops[x]", "None")
     _, transform = [one for one in found(tmp_path, alone) if one.about == "transform"]
     assert "Resize and CenterCrop: once, by memload write --images DIR --size 256 --fit crop --crop 224x200" in (
         transform.notes
     )
+    assert transform.change[0].startswith('cast={"image": memload.Cast(')
 
 
 def test_a_device_that_is_made_behind_the_loader_is_told_and_its_advice_is_given_once(tmp_path):
@@ -549,6 +559,7 @@ DataLoader(digits)
     ("path", "words"),
     [
         ("nothing.py", "nothing.py: there is nothing at this path, in the folder "),
+        ("x", "; that folder holds 'empty.py', 'folder', 'train.py', 'wrong.py', '.git'; give the path"),
         (
             "trian.py",
             "similar names there: 'train.py', 'wrong.py'; give the path of the script that makes the DataLoader",
@@ -562,6 +573,7 @@ DataLoader(digits)
 def test_a_path_of_no_script_is_an_error_with_the_next_step(tmp_path, monkeypatch, capsys, path, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
+    (tmp_path / ".git").mkdir()
     for name, text in (("train.py", "DataLoader(x)"), ("empty.py", " \n"), ("wrong.py", "y = 1\nx = = 1\n")):
         (tmp_path / name).write_text(text)
     assert main(["init", path]) == 2

@@ -183,7 +183,8 @@ print(data[0])
 """
     (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
     assert advice.change[0].startswith("data_rows = memload.from_arrays(image=data.data")
-    assert "what line 8 indexes" in advice.notes[0]
+    assert advice.notes[0] == "data stays: line 8 indexes it"
+    assert advice.where == "below line 6, with `data_rows` in the place of data in the loader"
     (advice,) = [one.change for one in found(tmp_path, text.replace("[0]", "")) if one.about == "dataset"]
     assert advice[0].startswith("data = memload.from_arrays(image=data.data")
 

@@ -218,7 +218,7 @@ class Trials(Dataset):
 DataLoader(Trials())
 """
     (advice,) = [one for one in found(files, text) if one.about == "dataset"]
-    assert "__getitem__ draws random numbers: by torch.rand" in advice.notes[-2]
+    assert "__getitem__ draws random numbers: by torch.rand" in advice.notes[-1]
     assert "[::-1]" not in " ".join(advice.change)
 
 
@@ -371,19 +371,30 @@ def test_a_class_of_images_and_landmarks_is_stored_up_to_its_random_transforms(f
     assert memload.open("shards/").fields["image"].shape == (4, 4, 3)
 
 
-def test_a_class_of_two_loaders_is_told_once_and_then_what_differs(files, capsys):
+def test_a_class_of_two_loaders_is_told_for_each_dataset_and_a_dataset_of_two_once(files, capsys):
     made, call, *_ = CLASSES["a file that is opened late, in tuples"]
     text = f"{HEAD}{textwrap.dedent(made)}\ntrain = DataLoader({call})\nvalid = DataLoader(Trials('t.h5'))\n"
     advice = [one for one in found(files, text) if one.about == "dataset"]
-    assert [(len(one.change), one.again) for one in advice] == [(2, False), (1, True)]
-    assert advice[1].change[0].startswith('dataset = memload.open("t.h5"')
-    assert main(["init", "train.py"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("native with:") == 1
-    assert said.count('layout="NCHW"') == 1
-    assert f"for line {text.count(chr(10))} the same, but:" in said
-    again = text.replace("'t.h5'", '"s.h5"')
-    assert len([one for one in found(files, again) if one.about == "dataset"]) == 1
+    last = text.count("\n")
+    assert [one.line for one in advice] == [last - 1, last]
+    assert [one.change[0].partition(",")[0] for one in advice] == [
+        'train_dataset = memload.open("s.h5"',
+        'valid_dataset = memload.open("t.h5"',
+    ]
+    assert [one.change[1].rpartition("  ")[2] for one in advice] == [
+        f"# in FastLoader of line {last - 1}",
+        f"# in FastLoader of line {last}",
+    ]
+    shared = text.replace("DataLoader(Trials('t.h5'))", "DataLoader(data)").replace(
+        "\ntrain = ", f"\ndata = {call}\ntrain = "
+    )
+    (one,) = [
+        one
+        for one in found(files, shared.replace(f"DataLoader({call})", "DataLoader(data)"))
+        if one.commands or one.about == "dataset"
+    ]
+    assert one.line == last - 1
+    assert one.change[1].endswith(f"# in FastLoader of lines {last}, {last + 1}")
 
 
 def test_classes_that_assign_names_to_themselves_are_read(files):

@@ -281,7 +281,7 @@ loader = DataLoader(Codes(), batch_size=4)
     advice = told_of(text)
     assert 'dtype="uint8", shape=(8,)' in advice.change[0]
     assert advice.change[1] == "def prepare(sample):  # yours to write: what __getitem__ (line 13) makes of a row"
-    assert "`dataset` is for the loader, in the place of Codes()" in advice.notes
+    assert advice.where.endswith("with `dataset` in the place of Codes()")
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ loader = DataLoader(dataset, batch_size=8)
     [
         (
             "return self.x[i : i + self.win], self.y[i + self.win]",
-            "windows are joined with rows that are not",
+            "other fields are those of the row behind a window",
         ),
         ("return self.x[i : i + 4], self.x[i : i + 3]", "windows are joined with rows that are not"),
         ("return self.x[i + 1], float(self.y[i + 1])", ""),

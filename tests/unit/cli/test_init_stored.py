@@ -113,7 +113,7 @@ loader = DataLoader(Rows(), batch_size=4)
 """
     (one,) = advised(text)
     assert one.change[-1].startswith("dataset_2 = ")
-    assert "`dataset_2` is for the loader, in the place of Rows()" in one.notes
+    assert one.where == "above line 7, with `dataset_2` in the place of Rows()"
     assert advised(text.replace("dataset =", "title ="))[0].change[-1].startswith("dataset = ")
 
 
