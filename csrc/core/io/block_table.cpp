@@ -155,10 +155,7 @@ bool BlockTable::clear(std::uint64_t dead) {
     if (word == 0 && block.pins.load() == 0 && block.wanted.load() == 0) continue;
     if ((block.pins.load() & dead) != 0) found = (block.pins.fetch_and(~dead), true);
     block.wanted.fetch_and(~dead);
-    if (has_owner(state_of(word)) && (dead >> owner_of(word) & 1) != 0) {
-      free(number);
-      found = true;
-    }
+    if (has_owner(state_of(word)) && (dead >> owner_of(word) & 1) != 0) found = (free(number), true);
   }
   return found;
 }
@@ -327,10 +324,9 @@ std::vector<std::int64_t> BlockTable::take_over(std::span<const std::int64_t> bl
   std::vector<std::int64_t> taken;
   const CacheRoom::Lock lock(*room_);
   for (const std::int64_t number : blocks) {
-    Block& block = table_[number];
-    const std::uint32_t word = block.state.load();
+    const std::uint32_t word = table_[number].state.load();
     if (state_of(word) != kArriving || owner_of(word) == place_) continue;
-    block.state.store(word_of(kArriving, place_));
+    table_[number].state.store(word_of(kArriving, place_));
     taken.push_back(number);
   }
   return taken;
@@ -387,8 +383,6 @@ std::vector<std::int64_t> BlockTable::evict(std::span<const std::int64_t> blocks
   }
   return leaving;
 }
-
-void BlockTable::gone(std::span<const std::int64_t> blocks) { failed(blocks); }
 
 void BlockTable::want(std::span<const std::int64_t> blocks, bool wanted) {
   check(blocks);

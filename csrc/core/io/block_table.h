@@ -93,7 +93,7 @@ class BlockTable {
   // Takes blocks that are present and pinned by nobody out of use, and returns them: their bytes may be removed now,
   // and then gone() has to be called.
   std::vector<std::int64_t> evict(std::span<const std::int64_t> blocks);
-  void gone(std::span<const std::int64_t> blocks);
+  void gone(std::span<const std::int64_t> blocks) { failed(blocks); }
 
   // Says which blocks this process has a use for in the rest of its pass; others prefer to evict those of no use.
   void want(std::span<const std::int64_t> blocks, bool wanted);
