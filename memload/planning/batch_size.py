@@ -217,7 +217,7 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
         saved=found.saved.at(*setting.counts(size)),
         loader=setting.slots(size),
         units=setting.kind.units,
-        lines=() if len(setting.kind.units) == 1 else tuple(tuple(line[1:].tolist()) for line in upper),
+        lines=tuple(tuple(line[1:].tolist()) for line in upper) if setting.kind.varies else (),
         cost_budget=max(0, int(room / heap) - math.ceil(float(upper[:, 0].max()))),
         exact=found.step.exact,
         heap=heap if setting.heap > 1 else 1.0,

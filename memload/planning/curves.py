@@ -176,7 +176,7 @@ def curve_of(kind: Kind, counts: Sequence[tuple[int, ...]], steps: Sequence[Time
     nbytes = np.stack([np.where(timeline.gradient & (not gradients), 0, step.nbytes) for step in steps])
     asked = np.stack([step.asked for step in steps])
     lines, of_blocks = (_lines(kind, counts, one.astype(np.float64)) for one in (nbytes, asked))
-    each = Each(lines, of_blocks, timeline, varies=len(kind.units) > 1)
+    each = Each(lines, of_blocks, timeline, varies=kind.varies)
     return replace(found, each=each)
 
 
@@ -202,7 +202,7 @@ def through(kind: Kind, counts: Sequence[tuple[int, ...]], live: Floats, *, exac
 def _lines(kind: Kind, counts: Sequence[tuple[int, ...]], nbytes: Floats) -> Floats:
     """Return the polynomial of each column of bytes, float64 (batches, columns), over batches of these counts."""
     design = np.stack([kind.terms(of_batch) for of_batch in counts])
-    return _through_rows(design, nbytes) if len(kind.units) == 1 else _solved(design, nbytes)
+    return _solved(design, nbytes) if kind.varies else _through_rows(design, nbytes)
 
 
 def _through_rows(design: Floats, live: Floats) -> Floats:

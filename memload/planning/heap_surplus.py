@@ -87,7 +87,7 @@ def heap_times(
     def together(*counts: Any) -> int:
         return int(step.at(*counts) + inputs.at(*counts))
 
-    unseen = heap_bound(counts=True, varies=len(kind.units) > 1)
+    unseen = heap_bound(counts=True, varies=kind.varies)
     try:
         batches = _batches(kind, together, min(ALIVE, int(room / _BOUNDS[1])))
         alive, bound = (max((step.in_heap(times, *counts) for counts, _ in batches), default=0) for times in (1, HEAP))
