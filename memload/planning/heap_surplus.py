@@ -49,8 +49,8 @@ ALIVE_FINE = 384 << 20
 """The same where most blocks are fine (`Curve.is_fine`), and there is room for more than twice `ALIVE`. The surplus of
 such steps falls with the batch, so small ones do not tell: ten of a GRU took 1.7, 1.6, 1.6, 1.6 and 1.2 times what was
 alive, with 21, 42, 84, 168 and 336 MB of it. Coarse blocks have no such fall: a ViT with 180 MB alive took 1.67 times
-that, and 1.95 times with 420 MB. With less room, 84 MB told no more than 42 MB: runs of the GRU at 0.5 GB took 0.92 to
-1.03 and 0.84 to 0.90 times what was stated, with a loader and without."""
+that, and 1.95 times with 420 MB. With less room, larger steps tell little more: at 0.5 GB, 84 MB instead of 42 MB
+gave five runs of the GRU 0.85 to 0.96 of their limit with a loader, instead of 0.82 to 0.85, and no more without."""
 LEAST = 8 << 20
 """Bytes alive, and in the heap, below which the rest of the process would decide what is measured."""
 STEPS, SERIES = 10, 4
