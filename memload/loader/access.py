@@ -32,12 +32,15 @@ class LoaderAccess:
         asks: returns the request of a pass that would begin now.
         resolves: returns the gather specification of the dataset, without the loader's casts; or the reason why the
             engine cannot read the dataset, as a sentence.
+        on_device: returns the bytes of the device's memory of a pass by a request, whose batches have so many times the
+            rows of the loader's.
         state: the state of the loader.
         history: the history of its native passes.
     """
 
     asks: Callable[[], PassRequest]
     resolves: Callable[[], GatherSpec | GroupedSpec | str]
+    on_device: Callable[[PassRequest, float], int]
     state: LoaderState
     history: PassHistory
 
@@ -60,12 +63,28 @@ class LoaderAccess:
 
         Smaller batches have more slots.
         """
-        request, source = self.asks(), self.cast_source()
-        if isinstance(source, str) or type(request.batches) is not BatchSampler:
+        source = self.cast_source()
+        request = self._with_batches_of(batch_size)
+        return None if isinstance(source, str) or request is None else slots_and_plan(request, source)
+
+    def device_nbytes_of(self, batch_size: int) -> int | None:
+        """Return the bytes of the device's memory if batches had so many rows; None if something else decides that.
+
+        Of small batches more are being copied at one time.
+        """
+        request = self._with_batches_of(batch_size)
+        if request is None or isinstance(self.resolves(), str):
+            return None
+        now: Any = self.asks().batches
+        return self.on_device(request, batch_size / now.batch_size)
+
+    def _with_batches_of(self, batch_size: int) -> PassRequest | None:
+        """Return the request of a pass with batches of so many rows; None if something else decides that."""
+        request = self.asks()
+        if type(request.batches) is not BatchSampler:
             return None
         given = request.batches
-        batches = BatchSampler(given.sampler, batch_size, given.drop_last)
-        return slots_and_plan(request._replace(batches=batches), source)
+        return request._replace(batches=BatchSampler(given.sampler, batch_size, given.drop_last))
 
     @property
     def delivered(self) -> int:

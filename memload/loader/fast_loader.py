@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -296,9 +297,12 @@ class FastLoader(DataLoader[T]):
         ``batch_transform``, the size of the buffers is known from the first batch on. Of rows of which some lie in
         pinned RAM, those that arrive from there by the copy engine are counted, too.
         """
-        request = self._request()
+        return self._device_bytes(self._request(), 1.0)
+
+    def _device_bytes(self, request: PassRequest, times: float) -> int:
+        """Return the bytes of `device_nbytes` of a pass whose batches have so many times the rows of the loader's."""
         source = self._specification(request)
-        buffers = 0 if self._buffers is None else self._buffers.nbytes
+        buffers = 0 if self._buffers is None else math.ceil(times * self._buffers.nbytes)
         if isinstance(source, str):
             return 0 if self._target is None else buffers
         return composing.device_bytes(request, source, self._target, buffers, self.static_buffers or 0)
@@ -396,7 +400,7 @@ class FastLoader(DataLoader[T]):
         """Return the private interface of this loader for other parts of memload."""
         from memload.loader.access import LoaderAccess
 
-        return LoaderAccess(self._request, self._resolved, self._state, self._history)
+        return LoaderAccess(self._request, self._resolved, self._device_bytes, self._state, self._history)
 
     def _host_memory(self) -> HostMemory | None:
         return on_request.host_memory()

@@ -88,9 +88,9 @@ def compute_batch_size(
         limit: bytes to plan for, such as "24GB"; for "cuda" also the name of a GPU, such as "T4". Default: the memory
             of the device; on a CPU: the bytes that this process may still take, divided among the processes of the
             machine (LOCAL_WORLD_SIZE). What glibc's heap takes beyond tensors that are alive counts there, as
-            series of steps with about 48 MB alive show it with mode "measured", else as a bound: twice the tensors
-            below 32 MB; and part of those of an epoch's short last batch once more. With MALLOC_MMAP_THRESHOLD_=262144
-            and MALLOC_TRIM_THRESHOLD_=262144 in the environment, it takes hardly more.
+            series of steps with about 48 MB alive (of a GRU up to 400 MB) show it with mode "measured", else as a
+            bound: twice the tensors below 32 MB; and part of those of an epoch's short last batch once more. With
+            MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the environment, it takes hardly more.
         target_utilization: the share of `limit` that may be used, above 0 and up to 1. The rest is for workspaces of
             libraries and fragmentation, which cannot be observed.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
@@ -217,7 +217,7 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
         saved=found.saved.at(*setting.counts(size)),
         loader=setting.slots(size),
         units=setting.kind.units,
-        lines=() if len(setting.kind.units) == 1 else tuple(tuple(line[1:].tolist()) for line in upper),
+        lines=tuple(tuple(line[1:].tolist()) for line in upper) if setting.kind.varies else (),
         cost_budget=max(0, int(room / heap) - math.ceil(float(upper[:, 0].max()))),
         exact=found.step.exact,
         heap=heap if setting.heap > 1 else 1.0,

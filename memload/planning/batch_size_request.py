@@ -166,7 +166,7 @@ def setting_of(
         least=bounds[0],
         most=bounds[1],
         is_free_here=is_free_here,
-        heap=heap_bound(counts=is_free_here, varies=len(kind.units) > 1),
+        heap=heap_bound(counts=is_free_here, varies=kind.varies),
         threshold=heap_threshold() if is_free_here else 0,
         half=_half_of(target, limit),
         graphs=GraphMeans.of(kind, loader),

@@ -24,6 +24,10 @@ MAPPED = 32 << 20
 
 Source: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
 
+FINE = 0.01
+"""Of the bytes in the heap, the share below which a block is a fine one: steps of a GRU have them, those of a CNN, a
+ViT, a U-Net, an MLP, a GAT and of an LSTM of oneDNN do not."""
+
 _LEAST_SQUARE = 0.01  # bytes: a smaller coefficient of the squared rows is a rounding error
 
 
@@ -78,6 +82,17 @@ class Each:
     def kept(self, terms: Floats, times: float) -> float:
         """Return the bytes of the C library's heap after a step, where what it keeps counts so many times."""
         return self._highest(self._in_heap(terms, times))
+
+    def is_fine(self, terms: Floats) -> bool:
+        """Return whether most of what is alive in the heap at its highest moment are blocks of less than `FINE` of it.
+
+        So it is of recurrent networks whose layers run operation by operation.
+        """
+        in_heap = self._in_heap(terms, 1.0).round().astype(np.int64)
+        live = replace(self.timeline, nbytes=in_heap).live()
+        at = int(live.argmax()) if len(live) else 0
+        alive = in_heap[: at + 1][self.timeline.freed[: at + 1] > at]
+        return bool(2 * alive[alive < FINE * alive.sum()].sum() > alive.sum())
 
     def _nbytes(self, terms: Floats) -> Floats:
         nbytes: Floats = np.maximum(self.lines @ terms, 0)
@@ -138,6 +153,10 @@ class Curve:
         """Return the bytes that the C library's heap has after such steps; 0 if allocations are in no common order."""
         return 0 if self.each is None else math.ceil(self.each.kept(self.terms(counts), times))
 
+    def is_fine(self, *counts: float) -> bool:
+        """Return whether the heap has mostly small blocks in steps of a batch with these counts: `Each.is_fine`."""
+        return self.each is not None and self.each.is_fine(self.terms(counts))
+
     def plus(self, *coefficients: float) -> Curve:
         """Return the curve plus a constant, bytes for each row, ... at each moment."""
         more = np.zeros(self.lines.shape[1])
@@ -176,7 +195,7 @@ def curve_of(kind: Kind, counts: Sequence[tuple[int, ...]], steps: Sequence[Time
     nbytes = np.stack([np.where(timeline.gradient & (not gradients), 0, step.nbytes) for step in steps])
     asked = np.stack([step.asked for step in steps])
     lines, of_blocks = (_lines(kind, counts, one.astype(np.float64)) for one in (nbytes, asked))
-    each = Each(lines, of_blocks, timeline, varies=len(kind.units) > 1)
+    each = Each(lines, of_blocks, timeline, varies=kind.varies)
     return replace(found, each=each)
 
 
@@ -202,7 +221,7 @@ def through(kind: Kind, counts: Sequence[tuple[int, ...]], live: Floats, *, exac
 def _lines(kind: Kind, counts: Sequence[tuple[int, ...]], nbytes: Floats) -> Floats:
     """Return the polynomial of each column of bytes, float64 (batches, columns), over batches of these counts."""
     design = np.stack([kind.terms(of_batch) for of_batch in counts])
-    return _through_rows(design, nbytes) if len(kind.units) == 1 else _solved(design, nbytes)
+    return _solved(design, nbytes) if kind.varies else _through_rows(design, nbytes)
 
 
 def _through_rows(design: Floats, live: Floats) -> Floats:

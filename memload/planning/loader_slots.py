@@ -89,24 +89,28 @@ def slots_of(loader: Any, device: torch.device, row_bytes: float) -> tuple[Slots
     if not hasattr(loader, "batch_size"):
         raise TypeError(f"loader is a DataLoader or a FastLoader, whose slots are counted; got {type(loader).__name__}")
     if isinstance(loader, FastLoader) and device.type == "cpu" and loader.nbytes:
-        return functools.partial(_in_ram, loader), True
-    nbytes = getattr(loader, "device_nbytes", 0) if device.type != "cpu" else 0
-    if nbytes:
-        return lambda wanted: _in_proportion(nbytes, loader.batch_size, wanted), True
+        return functools.partial(_of_size, loader, loader.nbytes, loader.__memload_loader__().nbytes_of), True
+    if isinstance(loader, FastLoader) and device.type != "cpu" and loader.device_nbytes:
+        nbytes_of = loader.__memload_loader__().device_nbytes_of
+        return functools.partial(_of_size, loader, loader.device_nbytes, nbytes_of), True
     if device.type == "cpu" and isinstance(loader, DataLoader):
         return lambda wanted: _stock(loader, math.ceil(row_bytes * wanted)), True
     return lambda _: 0, False
 
 
-def _in_ram(loader: FastLoader[Any], batch_size: int) -> int:
-    """Return the RAM of a loader with batches of so many rows."""
-    now, nbytes = loader.batch_size, loader.nbytes
-    access = loader.__memload_loader__()
-    rows = getattr(access.source, "rows", 0)
-    known = min(
-        batch_size, rows
-    )  # no slot is larger than the dataset, which may be a small one that stands for another
-    wanted, own = (access.nbytes_of(size) if now and rows else None for size in (known, now or 1))
+def _of_size(loader: FastLoader[Any], nbytes: int, nbytes_of: Callable[[int], int | None], batch_size: int) -> int:
+    """Return the bytes of a loader with batches of so many rows, in RAM or on a device.
+
+    Args:
+        loader: the loader.
+        nbytes: what it takes with its own batch size.
+        nbytes_of: returns what it would take with another one; None if that is not known.
+        batch_size: the rows of a batch.
+    """
+    now = loader.batch_size
+    rows = getattr(loader.__memload_loader__().source, "rows", 0)
+    known = min(batch_size, rows)  # no slot is larger than the dataset, a small one of which may stand for another
+    wanted, own = (nbytes_of(size) if now and rows else None for size in (known, now or 1))
     if wanted is None or own is None:
         return _in_proportion(nbytes, now, batch_size)
     return nbytes - own + _in_proportion(wanted, known, batch_size)

@@ -39,6 +39,10 @@ class Kind(Protocol):
         """The counts of the sample, one for each unit."""
 
     @property
+    def varies(self) -> bool:
+        """Whether samples differ in size, so that each batch has sizes of its own, and several units count."""
+
+    @property
     def runs_sample(self) -> bool:
         """Whether `variants` has the whole sample, and batches of twice its counts, however large it is."""
 
@@ -60,6 +64,7 @@ class PlainBatches:
     rows: int
     units: tuple[str, ...] = ("rows",)
     sizes: tuple[int, ...] = (2, 3, 4, 5)
+    varies: ClassVar[bool] = False
     runs_sample: ClassVar[bool] = False
 
     @property
@@ -88,6 +93,7 @@ class RaggedBatches:
     sample: Any
     counts: tuple[int, ...]
     units: tuple[str, ...] = ("rows", "items")
+    varies: ClassVar[bool] = True
     runs_sample: ClassVar[bool] = True
 
     def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
@@ -116,6 +122,7 @@ class GraphBatches:
     sample: Any
     counts: tuple[int, ...]
     units: tuple[str, ...] = ("graphs", "nodes", "edges")
+    varies: ClassVar[bool] = True
     runs_sample: ClassVar[bool] = True
 
     def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from memory_models import BY_ROWS, GraphNet, Transformer, convolutional, graph_batch
+from simulated import SimulatedInterface
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch_geometric.data import Data
@@ -17,6 +18,7 @@ import memload
 from memload.memory import budget
 from memload.planning.allocations import Allocations
 from memload.planning.batch_size import largest
+from memload.planning.loader_slots import slots_of
 from memload.planning.measuring import measured, without_memory
 from memload.planning.model_bytes import activation_bytes
 from memload.planning.steps import losses_of
@@ -291,6 +293,27 @@ def test_slots_are_those_of_a_loader_with_the_batch_size_that_is_planned():
     found = memload.compute_batch_size(model, torch.rand(1, 1000), limit="50MB", loader=small)
     assert found.loader == memload.FastLoader(ds, found.batch_size).nbytes
     assert found.loader < 0.6 * small.nbytes / 16 * found.batch_size
+
+
+@pytest.mark.parametrize(("transform", "buffers"), [(None, None), (None, 2), (lambda batch: (batch["x"] + 1,), 2)])
+def test_memory_of_a_device_is_that_of_a_loader_with_the_batch_size_that_is_planned(transform, buffers):
+    ds = memload.from_arrays(x=torch.zeros(1 << 16, 1000, dtype=torch.uint8))
+
+    def loader(size):
+        made = memload.FastLoader(
+            ds, size, device=SimulatedInterface(), static_buffers=buffers, batch_transform=transform
+        )
+        next(iter(made))  # the size of what a function makes is known from then on
+        return made
+
+    small = loader(16)  # of which more are being copied, since they are small
+    stated, counts_batch = slots_of(small, torch.device("cuda"), 1000)
+    assert counts_batch
+    for size in (16, 256, 1 << 15):
+        assert stated(size) == loader(size).device_nbytes
+    assert stated(1 << 15) < 0.9 * small.device_nbytes / 16 * (1 << 15)
+    twice = 1 << 17  # rows: more than there are
+    assert stated(twice) == 2 * stated(1 << 16)
 
 
 @pytest.mark.parametrize(("workers", "batches", "processes"), [(0, 3, 0), (2, 2 * 3 + 1 + 2 * 2, 2)])

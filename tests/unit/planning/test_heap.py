@@ -48,6 +48,20 @@ def test_the_heap_keeps_its_highest_moment_while_larger_tensors_have_theirs():
     assert step.peak(TWO_ROWS, 2.0) == replace(step, varies=True).peak(TWO_ROWS, 2.0) == 120 * MB
 
 
+def test_blocks_are_fine_if_most_bytes_at_the_highest_moment_of_the_heap_are_in_small_ones():
+    small, medium, large = [("small", MB)] * 150, ("medium", 30 * MB), ("large", 100 * MB)
+
+    def is_fine(*kept):
+        return each(*((*one, len(kept) + 1) for one in kept)).is_fine(ROW)
+
+    assert is_fine(*small, large)  # the large one is not in the heap
+    assert is_fine(*small, medium)
+    assert not is_fine(*small, *[medium] * 6)
+    assert not is_fine(medium)
+    freed = [(*medium, 1 + n) for n in range(6)]  # each before the next one is made
+    assert each(*freed, *((*one, 157) for one in small)).is_fine(ROW)
+
+
 def test_batches_of_graphs_vary_in_size_and_those_of_rows_do_not():
     of_rows, of_graphs = torch.rand(2, 4), graph_batch(nodes=(5, 7), edges=(12, 9))
     for model, sample, varies in ((nn.Linear(4, 4), of_rows, False), (GraphNet(), of_graphs, True)):

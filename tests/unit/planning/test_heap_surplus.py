@@ -10,7 +10,7 @@ from memload.errors import ThreadLimitError
 from memload.planning import heap_surplus
 from memload.planning.allocations import HEAP
 from memload.planning.heap import heap_keeps_tensors
-from memload.planning.heap_surplus import ALIVE, LEAST, SERIES, STEPS, heap_times, times_of
+from memload.planning.heap_surplus import ALIVE, ALIVE_FINE, LEAST, SERIES, STEPS, heap_times, series_of, times_of
 from memload.planning.measuring import measured
 from memload.planning.steps import losses_of
 from memload.planning.variants import kind_of
@@ -64,6 +64,34 @@ def test_steps_are_made_with_batches_that_take_no_more_than_is_allowed(model, wi
         assert len(sizes) == 1 + SERIES * STEPS
         assert 0.7 * most < together(arguments, rows) <= most
         sizes.clear()
+
+
+@pytest.mark.parametrize(("model", "is_fine"), [(nn.GRU(32, 32, batch_first=True), True), (stack(), False)])
+def test_steps_of_small_blocks_are_made_with_larger_batches(model, is_fine, monkeypatch):
+    monkeypatch.setattr(heap_surplus, "ALIVE", 20 * MB)
+    monkeypatch.setattr(heap_surplus, "ALIVE_FINE", 60 * MB)
+    sizes = []
+
+    def loss(batch):
+        sizes.append(len(batch))
+        found = model(batch)
+        return (found[0] if isinstance(found, tuple) else found).sum()
+
+    arguments = given(model, torch.rand(4, 100, 32), loss)
+    sizes.clear()
+    heap_times(*arguments, room=1 << 40)
+    (rows,) = set(sizes)
+    series, steps = (2, STEPS) if is_fine else (SERIES, STEPS)
+    most = (60 if is_fine else 20) * MB
+    assert len(sizes) == 1 + series * steps
+    assert 0.7 * most < together(arguments, rows) <= most
+
+
+@pytest.mark.parametrize(
+    ("alive", "made"), [(ALIVE, (SERIES, STEPS)), (2 * ALIVE + 1, (2, 10)), (192 << 20, (2, 8)), (ALIVE_FINE, (2, 4))]
+)
+def test_the_larger_steps_are_the_fewer_are_made(alive, made):
+    assert series_of(alive) == made
 
 
 @pytest.mark.parametrize("in_heap", [True, False])
