@@ -53,6 +53,7 @@ QUICK = {
     "tiers.py": ["--workloads", "C4"],
     "transforms.py": ["--workloads", "W2"],
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
+    "versions.py": ["--workloads", "W4"],
     "warm_tiers.py": ["--workloads", "W2", "--variants", "bf16"],
     "windows.py": [],
     "workers.py": [],
