@@ -65,6 +65,23 @@ void store_blocks(BlockTable& table, std::int64_t first, const std::vector<std::
   }
 }
 
+// Calls that take the lock of the room, for which another process may have to be waited for.
+template <auto kMethod>
+py::array_t<std::int64_t> chosen_blocks(BlockTable& table, const Indices& blocks) {
+  std::vector<std::int64_t> chosen;
+  {
+    const WithoutGil released;
+    chosen = (table.*kMethod)(view(blocks));
+  }
+  return array_of_blocks(chosen);
+}
+
+template <auto kMethod>
+void with_blocks(BlockTable& table, const Indices& blocks) {
+  const WithoutGil released;
+  (table.*kMethod)(view(blocks));
+}
+
 py::array_t<std::uint8_t> block_states(const BlockTable& table, std::int64_t first, std::int64_t count) {
   const std::vector<std::uint8_t> found = table.states(first, count);
   return py::array_t<std::uint8_t>(static_cast<py::ssize_t>(found.size()), found.data());
@@ -136,6 +153,7 @@ void register_block_table(py::module_& m) {
       m, "BlockTable", "The state of the blocks of some files, which the processes of a machine share.")
       .def(py::init([](std::shared_ptr<CacheRoom> room, const std::string& path, std::uint64_t block_bytes,
                        const std::vector<std::uint64_t>& file_bytes) {
+             const WithoutGil released;
              return BlockTable::open(std::move(room), path, block_bytes, file_bytes);
            }),
            py::arg("room"), py::arg("path"), py::arg("block_bytes"), py::arg("file_bytes"),
@@ -155,13 +173,7 @@ void register_block_table(py::module_& m) {
           py::arg("blocks"), "Whether some arrive or leave, and none is absent, so that `hold` is of no use yet.")
       .def("wait_for", &wait_for_blocks, py::arg("blocks"), py::arg("called"), py::arg("seconds"),
            "Wait as long as `has_to_wait` and the room's `calls` is `called`, or so long; then return False.")
-      .def(
-          "let_go",
-          [](BlockTable& table, const Indices& blocks) {
-            const WithoutGil released;
-            table.let_go(view(blocks));
-          },
-          py::arg("blocks"), "End one pin of each.")
+      .def("let_go", &with_blocks<&BlockTable::let_go>, py::arg("blocks"), "End one pin of each.")
       .def(
           "arrived",
           [](BlockTable& table, std::int64_t first, const std::vector<std::uint64_t>& checksums) {
@@ -171,25 +183,19 @@ void register_block_table(py::module_& m) {
       .def("store", &store_blocks, py::arg("first"), py::arg("checksums"), py::arg("file"), py::arg("offset"),
            py::arg("data"), py::arg("reserve"),
            "Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there, but "
-           "for "
-           "those that another process has taken over. With `reserve` the file system is asked for their space before. "
-           "Raises OSError; then those that are not there have no bytes, and `failed` has to follow.")
-      .def(
-          "take_over",
-          [](BlockTable& table, const Indices& blocks) { return array_of_blocks(table.take_over(view(blocks))); },
-          py::arg("blocks"), "Claim those that another process claimed and does not seem to bring; returns them.")
+           "for those that another process has taken over. With `reserve` the file system is asked for their space "
+           "before. Raises OSError; then those that are not there have no bytes, and `failed` has to follow.")
+      .def("take_over", &chosen_blocks<&BlockTable::take_over>, py::arg("blocks"),
+           "Claim those that another process claimed and does not seem to bring; returns them.")
       .def_static("is_in_use", &BlockTable::is_in_use, py::arg("path"),
                   "Whether a process has the table in a file open, this one included. Raises OSError.")
-      .def(
-          "failed", [](BlockTable& table, const Indices& blocks) { table.failed(view(blocks)); }, py::arg("blocks"))
-      .def("checksum", &BlockTable::checksum, py::arg("block"))
-      .def("vouch", &BlockTable::vouch, py::arg("block"))
-      .def("discard", &BlockTable::discard, py::arg("block"))
-      .def(
-          "evict", [](BlockTable& table, const Indices& blocks) { return array_of_blocks(table.evict(view(blocks))); },
-          py::arg("blocks"), "Those of the blocks that may be removed now; `gone` has to follow.")
-      .def(
-          "gone", [](BlockTable& table, const Indices& blocks) { table.gone(view(blocks)); }, py::arg("blocks"))
+      .def("failed", &with_blocks<&BlockTable::failed>, py::arg("blocks"))
+      .def("checksum", &BlockTable::checksum, py::arg("block"), release)
+      .def("vouch", &BlockTable::vouch, py::arg("block"), release)
+      .def("discard", &BlockTable::discard, py::arg("block"), release)
+      .def("evict", &chosen_blocks<&BlockTable::evict>, py::arg("blocks"),
+           "Those of the blocks that may be removed now; `gone` has to follow.")
+      .def("gone", &with_blocks<&BlockTable::gone>, py::arg("blocks"))
       .def(
           "want", [](BlockTable& table, const Indices& blocks, bool wanted) { table.want(view(blocks), wanted); },
           py::arg("blocks"), py::arg("wanted"), "Say whether this process has a use for them.")

@@ -22,6 +22,7 @@ namespace {
 constexpr std::uint64_t kTableMagic = 0x32304b4c424c4d4d;  // "MMLBLK02"
 // Bytes of the files at which locks stand; they lie behind all content.
 constexpr off_t kPlacesAt = (off_t{1} << 60) + 64;
+constexpr std::chrono::milliseconds kLongestEnd{1000};  // that a destructor waits for the lock
 
 enum State : std::uint32_t { kAbsent, kArriving, kPresent, kLeaving, kWritten };
 
@@ -98,7 +99,7 @@ bool BlockTable::is_in_use(const std::string& path) {
 BlockTable::~BlockTable() {
   if (table_ != nullptr && born_ == fork_generation()) {
     try {
-      const CacheRoom::Lock lock(*room_);
+      const CacheRoom::Lock lock(*room_, kLongestEnd);
       clear(std::uint64_t{1} << place_);
     } catch (const std::system_error&) {  // the next one that looks clears it: the place is nobody's from now on
     }

@@ -64,16 +64,16 @@ CacheRoom::~CacheRoom() {
 }
 
 // The kernel's own waiting has no end: a process that is suspended with the lock would stop all others for good.
-CacheRoom::Lock::Lock(CacheRoom& room) : threads_(room.mutex_), file_(room.file_) {
+CacheRoom::Lock::Lock(CacheRoom& room, std::chrono::milliseconds longest) : threads_(room.mutex_), file_(room.file_) {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + room.longest_lock_;
+  const Clock::time_point end = Clock::now() + longest;
   for (auto nap = kFirstNap; lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kLockAt) != 0;
        nap = std::min(2 * nap, kLongestNap)) {
     if (errno != EAGAIN && errno != EACCES) throw_errno("the lock of a cache");
     if (Clock::now() >= end) {
       throw std::system_error(ETIMEDOUT, std::generic_category(),
                               "a process that reads through this cache has its lock for " +
-                                  std::to_string(room.longest_lock_.count() / 1000) +
+                                  std::to_string(longest.count() / 1000) +
                                   " s, and is suspended or stuck; let it go on, or end it");
     }
     std::this_thread::sleep_for(nap);

@@ -27,7 +27,8 @@ class CacheRoom {
   class Lock {
    public:
     // Throws std::system_error after the longest lock: whoever has it is suspended, since it is had for moments.
-    explicit Lock(CacheRoom& room);
+    explicit Lock(CacheRoom& room) : Lock(room, room.longest_lock_) {}
+    Lock(CacheRoom& room, std::chrono::milliseconds longest);
     ~Lock();
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
