@@ -102,10 +102,6 @@ class BlockTable:
         """
         `path` "": for this process alone. Raises OSError, and RuntimeError for a file that is no such table.
         """
-    def arrived(self, first: typing.SupportsInt | typing.SupportsIndex, checksums: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
-        """
-        The blocks from `first` on are there.
-        """
     def bytes_of(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     def checksum(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:

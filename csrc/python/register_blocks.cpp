@@ -51,17 +51,20 @@ void store_blocks(BlockTable& table, std::int64_t first, const std::vector<std::
   const Bytes bytes(data);
   const std::span<const std::byte> all = bytes.span();
   const WithoutGil released;
-  for (const auto [number, count] : table.begin_writing(first, static_cast<std::int64_t>(checksums.size()))) {
-    const auto skipped = static_cast<std::size_t>(number - first);
+  const std::vector<BlockTable::Run> runs = table.begin_writing(first, static_cast<std::int64_t>(checksums.size()));
+  for (std::size_t k = 0; k < runs.size(); ++k) {
+    const auto skipped = static_cast<std::size_t>(runs[k].first - first);
+    const auto count = static_cast<std::size_t>(runs[k].count);
     const std::size_t at = skipped * table.block_bytes();
-    const std::size_t size = std::min(static_cast<std::size_t>(count) * table.block_bytes(), all.size() - at);
+    const std::size_t size = std::min(count * table.block_bytes(), all.size() - at);
     try {
       write_part(file, offset + at, all.subspan(at, size), reserve);
     } catch (const std::system_error&) {
       give_back_if_possible(file, offset + at, size);
+      for (std::size_t left = k; left < runs.size(); ++left) table.unwritten(runs[left]);
       throw;
     }
-    table.arrived(number, std::span(checksums).subspan(skipped, static_cast<std::size_t>(count)));
+    table.arrived(runs[k].first, std::span(checksums).subspan(skipped, count));
   }
 }
 
@@ -174,12 +177,6 @@ void register_block_table(py::module_& m) {
       .def("wait_for", &wait_for_blocks, py::arg("blocks"), py::arg("called"), py::arg("seconds"),
            "Wait as long as `has_to_wait` and the room's `calls` is `called`, or so long; then return False.")
       .def("let_go", &with_blocks<&BlockTable::let_go>, py::arg("blocks"), "End one pin of each.")
-      .def(
-          "arrived",
-          [](BlockTable& table, std::int64_t first, const std::vector<std::uint64_t>& checksums) {
-            table.arrived(first, checksums);
-          },
-          py::arg("first"), py::arg("checksums"), release, "The blocks from `first` on are there.")
       .def("store", &store_blocks, py::arg("first"), py::arg("checksums"), py::arg("file"), py::arg("offset"),
            py::arg("data"), py::arg("reserve"),
            "Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there, but "

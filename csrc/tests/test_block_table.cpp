@@ -52,8 +52,13 @@ std::shared_ptr<BlockTable> own_table() {
   return BlockTable::open(CacheRoom::open(""), "", kBlock, {3 * kBlock + 1, 2 * kBlock});
 }
 
+void store(BlockTable& table, std::int64_t first, std::span<const std::uint64_t> checksums) {
+  table.begin_writing(first, static_cast<std::int64_t>(checksums.size()));
+  table.arrived(first, checksums);
+}
+
 void bring(BlockTable& table, const Blocks& blocks) {
-  for (const std::int64_t block : table.hold(blocks, kPlenty).claimed) table.arrived(block, kNoChecksum);
+  for (const std::int64_t block : table.hold(blocks, kPlenty).claimed) store(table, block, kNoChecksum);
 }
 
 TEST(a_last_block_of_a_file_has_what_is_left) {
@@ -71,7 +76,7 @@ TEST(bytes_are_held_only_where_they_are_present_and_pinned) {
   const Blocks first{0};
   CHECK(table->hold(first, kPlenty).claimed == first);
   CHECK(!table->holds(0, 0, 1));
-  table->arrived(0, std::array<std::uint64_t, 1>{7});
+  store(*table, 0, std::array<std::uint64_t, 1>{7});
   CHECK(table->holds(0, 0, kBlock));
   CHECK(!table->holds(0, 0, kBlock + 1));
   CHECK_EQ(table->checksum(0), 7u);
@@ -87,9 +92,9 @@ TEST(it_has_to_wait_while_blocks_move_and_none_is_absent) {
   CHECK(!table->has_to_wait(two));
   table->hold(Blocks{1}, kPlenty);
   CHECK(table->has_to_wait(two));
-  table->arrived(0, kNoChecksum);
+  store(*table, 0, kNoChecksum);
   CHECK(table->has_to_wait(two));
-  table->arrived(1, kNoChecksum);
+  store(*table, 1, kNoChecksum);
   CHECK(!table->has_to_wait(two));
 }
 
@@ -101,9 +106,9 @@ TEST(a_wait_for_blocks_ends_when_the_last_of_them_arrives) {
   table->hold(two, kPlenty);
   std::atomic<bool> last{false};
   std::jthread other([&] {
-    table->arrived(3, kNoChecksum);
+    store(*table, 3, kNoChecksum);
     last = true;
-    table->arrived(1, kNoChecksum);
+    store(*table, 1, kNoChecksum);
   });
   CHECK(table->wait_for(two, table->room()->calls(), kLong));
   CHECK(last);
@@ -138,10 +143,10 @@ TEST(blocks_that_arrive_together_are_all_there) {
   const auto table = own_table();
   const Blocks three{1, 2, 3};
   table->hold(three, kPlenty);
-  table->arrived(1, std::array<std::uint64_t, 3>{7, 8, 9});
+  store(*table, 1, std::array<std::uint64_t, 3>{7, 8, 9});
   CHECK(table->holds(0, kBlock, 2 * kBlock + 1));
   CHECK_EQ(table->checksum(3), 9u);
-  CHECK_THROWS(std::out_of_range, table->arrived(5, std::array<std::uint64_t, 2>{1, 2}));
+  CHECK_THROWS(std::out_of_range, store(*table, 5, std::array<std::uint64_t, 2>{1, 2}));
 }
 
 TEST(a_second_pin_keeps_what_the_first_lets_go) {
@@ -163,7 +168,7 @@ TEST(room_is_taken_by_claims_and_given_back_by_what_goes_or_fails) {
   CHECK(held.claimed == Blocks({0, 1}));
   CHECK(held.lacking == Blocks({2}));
   CHECK_EQ(table->room()->used(), 2 * kBlock);
-  table->arrived(0, kNoChecksum);
+  store(*table, 0, kNoChecksum);
   table->failed(Blocks{1});
   CHECK_EQ(table->room()->used(), kBlock);
   CHECK(table->hold(Blocks{1, 2}, 2 * kBlock, /*again=*/true).claimed == Blocks({1}));
@@ -182,7 +187,7 @@ TEST(a_block_is_claimed_by_one_of_two_tables_and_seen_by_both) {
   const Blocks first{0};
   CHECK(one->hold(first, kPlenty).claimed == first);
   CHECK(other->hold(first, kPlenty).arriving == first);
-  one->arrived(0, kNoChecksum);
+  store(*one, 0, kNoChecksum);
   CHECK(other->holds(0, 0, 1));
   one->let_go(first);
   CHECK(one->evict(first).empty());  // the other has it pinned
@@ -210,7 +215,7 @@ TEST(what_a_dead_process_left_is_cleared) {
   CHECK(!mine->recover());
 }
 
-TEST(blocks_are_taken_over_unless_their_bytes_are_written) {
+TEST(blocks_are_taken_over_unless_they_are_written) {
   const Folder folder;
   const auto slow = folder.table();
   const auto other = folder.table();
@@ -219,32 +224,62 @@ TEST(blocks_are_taken_over_unless_their_bytes_are_written) {
   CHECK(slow->take_over(four).empty());  // they are its own
   CHECK_EQ(slow->begin_writing(3, 1).size(), 1u);
   other->hold(four, kPlenty);
-  CHECK(other->take_over(four) == Blocks({0, 1, 2}));
-  CHECK_EQ(other->room()->used(), 3 * kBlock + 1);  // each is counted once
-  other->arrived(1, std::array<std::uint64_t, 1>{5});
-  CHECK(slow->begin_writing(0, 4).empty());
-  CHECK(slow->states(0, 4) == std::vector<std::uint8_t>({1 | 4 | 16, 2 | 4, 1 | 4 | 16, 3 | 4}));
-  slow->arrived(0, std::array<std::uint64_t, 3>{7, 7, 7});
-  slow->failed(Blocks{0, 1, 2});
-  CHECK(!slow->holds(0, 0, 1));
-  CHECK_EQ(slow->checksum(1), 5u);
-  CHECK(other->holds(0, kBlock, kBlock));
+  CHECK(other->take_over(Blocks{0}) == Blocks({0, 1, 2}));  // with all that it waits for of that process
+  CHECK_EQ(other->room()->used(), 3 * kBlock + 1);          // each is counted once
+  CHECK(slow->states(0, 4) == std::vector<std::uint8_t>({1 | 4 | 16, 1 | 4 | 16, 1 | 4 | 16, 3 | 4}));
+  slow->failed(four);  // of a request that began before
+  CHECK(other->states(0, 4) == std::vector<std::uint8_t>({1 | 4, 1 | 4, 1 | 4, 3 | 4 | 16}));
   slow->arrived(3, kNoChecksum);
   CHECK(other->holds(0, 3 * kBlock, 1));
-  other->failed(Blocks{0, 2});
-  CHECK_EQ(other->room()->used(), kBlock + 1);
+  other->failed(Blocks{0, 1, 2});
+  CHECK_EQ(other->room()->used(), 1u);
 }
 
-TEST(runs_are_written_that_are_claimed_still) {
+TEST(whoever_has_the_bytes_of_awaited_blocks_first_writes_them) {
   const Folder folder;
   const auto slow = folder.table();
   const auto other = folder.table();
   slow->hold(Blocks{0, 1, 2, 3}, kPlenty);
   other->hold(Blocks{1}, kPlenty);
   other->take_over(Blocks{1});
+  store(*other, 2, std::array<std::uint64_t, 1>{5});
   const auto runs = slow->begin_writing(0, 4);
   CHECK_EQ(runs.size(), 2u);
-  CHECK(runs[0].first == 0 && runs[0].count == 1 && runs[1].first == 2 && runs[1].count == 2);
+  CHECK(runs[0].first == 0 && runs[0].count == 2 && runs[1].first == 3 && runs[1].count == 1);
+  CHECK(other->begin_writing(1, 1).empty());
+  slow->arrived(0, std::array<std::uint64_t, 4>{7, 8, 9, 10});
+  CHECK(slow->checksum(1) == 8u && slow->checksum(2) == 5u);
+  CHECK(other->holds(0, kBlock, kBlock));
+}
+
+// A request of the same process that failed late, or came late, must not end what another thread does with a block.
+TEST(what_a_thread_writes_or_removes_is_ended_by_nothing_else) {
+  const auto table = own_table();
+  const Blocks first{0};
+  table->hold(first, kPlenty);
+  CHECK_EQ(table->begin_writing(0, 1).size(), 1u);
+  table->failed(first);
+  CHECK(table->states(0, 1) == std::vector<std::uint8_t>({3 | 4}));
+  table->unwritten({0, 1});
+  table->failed(first);
+  CHECK(table->states(0, 1) == std::vector<std::uint8_t>({0 | 4}));
+  CHECK(table->hold(first, kPlenty, /*again=*/true).claimed == first);
+  store(*table, 0, kNoChecksum);
+  table->let_go(first);
+  CHECK(table->evict(first) == first);
+  table->failed(first);
+  table->arrived(0, kNoChecksum);
+  CHECK(table->states(0, 1) == std::vector<std::uint8_t>({3}));
+  table->gone(first);
+  CHECK_EQ(table->room()->used(), 0u);
+}
+
+TEST(a_pin_that_was_never_had_is_not_ended) {
+  const auto table = own_table();
+  const Blocks first{0};
+  table->let_go(first);
+  bring(*table, first);
+  CHECK(table->evict(first).empty());
 }
 
 TEST(what_is_in_use_is_told_without_a_table) {
@@ -267,6 +302,26 @@ TEST(a_lock_that_is_kept_is_told) {
     CHECK_THROWS(std::system_error, impatient->hold(Blocks{0}, kPlenty));
   }
   CHECK(impatient->hold(Blocks{0}, kPlenty).claimed == Blocks({0}));
+}
+
+TEST(what_ends_while_another_process_keeps_the_lock_ends_later) {
+  const Folder folder;
+  const auto table = folder.table();
+  const auto room = CacheRoom::open(folder.room(), std::chrono::milliseconds(20));
+  const auto impatient = BlockTable::open(room, folder.blocks(), kBlock, {3 * kBlock + 1, 2 * kBlock});
+  bring(*impatient, {0, 1});
+  impatient->hold(Blocks{2, 3}, kPlenty);
+  impatient->begin_writing(3, 1);
+  {
+    const CacheRoom::Lock kept(*table->room());
+    impatient->let_go(Blocks{0});
+    impatient->failed(Blocks{2});
+    impatient->arrived(3, std::array<std::uint64_t, 1>{7});
+    CHECK(table->states(0, 4) == std::vector<std::uint8_t>({2 | 4, 2 | 4, 1 | 4 | 16, 3 | 4 | 16}));
+  }
+  impatient->recover();
+  CHECK(table->states(0, 4) == std::vector<std::uint8_t>({2, 2 | 4, 0 | 4, 2 | 4}));
+  CHECK_EQ(table->checksum(3), 7u);
 }
 
 TEST(blocks_of_earlier_processes_are_doubtful_until_somebody_vouches) {
@@ -325,7 +380,7 @@ TEST(threads_never_see_a_held_block_leave) {
       const Blocks block{(round * 7 + seed) % 6};
       auto held = table->hold(block, kPlenty);
       while (true) {
-        for (const std::int64_t claimed : held.claimed) table->arrived(claimed, kNoChecksum);
+        for (const std::int64_t claimed : held.claimed) store(*table, claimed, kNoChecksum);
         if (held.arriving.empty()) break;
         std::this_thread::yield();
         held = table->hold(block, kPlenty, /*again=*/true);

@@ -128,6 +128,21 @@ def test_a_request_that_is_dropped_leaves_no_error_to_whoever_wants_its_blocks_t
     assert len(cache.proceed(missing)) == 0
 
 
+def test_blocks_that_cannot_be_claimed_keep_the_pins_that_others_have(opened, monkeypatch):
+    cache, blocks = cache_of(opened()), np.arange(1)
+    cache.hold(blocks)
+
+    def hold(*_):
+        raise TimeoutError("another process has the lock")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "table", Other(cache.table, hold=hold))
+        with pytest.raises(TimeoutError, match="has the lock"):
+            cache.begin(blocks)
+    assert len(cache.table.evict(blocks)) == 0
+    cache.let_go(blocks)
+
+
 def test_an_error_that_comes_while_it_is_looked_for_is_raised(opened, monkeypatch):
     """Rather than lost, so that all attempts are made again."""
     cache, blocks = cache_of(opened()), np.arange(1)

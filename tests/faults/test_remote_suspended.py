@@ -92,8 +92,8 @@ def test_a_block_that_a_suspended_process_removes_is_told(in_store, tmp_path, mo
     url = f"file://{in_store}"
     removes = started(REMOVES, url, tmp_path / "cache")
     until(lambda: is_suspended(removes))
-    for name in ("take_over_after", "longest"):
-        monkeypatch.setattr(Patience, name, 0.2)
+    monkeypatch.setattr(Patience, "take_over_after", 0.2)
+    monkeypatch.setattr(Patience, "longest", 0.3)
     ds = memload.open(url, cache=tmp_path / "cache", cache_bytes="64MB")
     with pytest.raises(memload.ShardReadError, match=r"written or removed for 0 s; another process .* is suspended"):
         list(memload.FastLoader(ds, 8))

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <stdexcept>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/fork.h"
 #include "core/base/memory.h"
+#include "core/io/block_words.h"
 #include "core/io/shared_file.h"
 
 namespace memload {
@@ -22,37 +24,7 @@ namespace {
 constexpr std::uint64_t kTableMagic = 0x32304b4c424c4d4d;  // "MMLBLK02"
 // Bytes of the files at which locks stand; they lie behind all content.
 constexpr off_t kPlacesAt = (off_t{1} << 60) + 64;
-constexpr std::chrono::milliseconds kLongestEnd{1000};  // that a destructor waits for the lock
-
-enum State : std::uint32_t { kAbsent, kArriving, kPresent, kLeaving, kWritten };
-
-}  // namespace
-
-// As it lies in the file. All but `checksum` and `era` may be read without the room's lock.
-struct BlockTable::Block {
-  std::atomic<std::uint64_t> pins;    // a bit for the place of each process
-  std::atomic<std::uint64_t> wanted;  // likewise
-  std::uint64_t checksum;
-  std::atomic<std::uint32_t> state;  // with the place of its owner, if it has one, in the upper bits
-  std::uint32_t era;                 // in which it came or was vouched for
-};
-
-struct BlockTable::Head {
-  std::uint64_t magic;
-  std::uint64_t block_bytes;
-  std::int64_t blocks;
-  std::uint32_t era;  // counts how often the table was taken up by a first process
-  std::uint32_t unused;
-  std::atomic<std::uint64_t> whole;  // pins of all blocks, a bit for the place of each process
-};
-
-namespace {
-
-constexpr std::uint32_t kStateBits = 3;
-State state_of(std::uint32_t word) { return static_cast<State>(word & ((1u << kStateBits) - 1)); }
-unsigned owner_of(std::uint32_t word) { return word >> kStateBits; }
-bool has_owner(State state) { return state != kAbsent && state != kPresent; }
-std::uint32_t word_of(State state, unsigned owner) { return state | owner << kStateBits; }
+constexpr std::chrono::milliseconds kLongestEnd{50};  // that a destructor waits for the lock: it may have the GIL
 
 std::vector<BlockTable::File> numbered(std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes) {
   if (block_bytes == 0 || block_bytes % kPage != 0) throw std::invalid_argument("blocks are whole pages");
@@ -165,6 +137,7 @@ bool BlockTable::recover() {
   bool found = false;
   {
     const CacheRoom::Lock lock(*room_);
+    end_late();
     std::uint64_t dead = 0;
     for (unsigned place = 0; place < kPlaces; ++place) {
       if (place != place_ && !is_alive(place)) dead |= std::uint64_t{1} << place;
@@ -204,9 +177,8 @@ void BlockTable::check_range(std::int64_t first, std::int64_t count) const {
   }
 }
 
-bool BlockTable::is_own(const Block& block) const {
-  const std::uint32_t word = block.state.load();
-  return has_owner(state_of(word)) && owner_of(word) == place_;
+bool BlockTable::is_own(std::int64_t number, std::uint32_t state) const {
+  return table_[number].state.load() == (state | place_ << kStateBits);
 }
 
 // With the room's lock. The bytes are counted before the state says so, and the other way round in free(): whoever dies
@@ -233,6 +205,7 @@ BlockTable::Held BlockTable::hold(std::span<const std::int64_t> blocks, std::uin
   check(blocks);
   Held held;
   const CacheRoom::Lock lock(*room_);
+  end_late();
   for (const std::int64_t number : blocks) {
     Block& block = table_[number];
     if (!again && pins_[static_cast<std::size_t>(number)].fetch_add(1) == 0) {
@@ -259,7 +232,7 @@ bool BlockTable::has_to_wait(std::span<const std::int64_t> blocks) const {
   check(blocks);
   bool waits = false;
   for (const std::int64_t number : blocks) {
-    const State state = state_of(table_[number].state.load(std::memory_order_relaxed));
+    const BlockState state = state_of(table_[number].state.load(std::memory_order_relaxed));
     if (state == kAbsent) return false;
     waits |= state != kPresent;
   }
@@ -279,54 +252,80 @@ bool BlockTable::wait_for(std::span<const std::int64_t> blocks, std::uint32_t ca
   }
 }
 
-void BlockTable::let_go(std::span<const std::int64_t> blocks) {
+// What ends something is never lost: where the lock is not to be had, it is done before whatever has it next.
+void BlockTable::end(std::span<const std::int64_t> blocks, End one) {
   check(blocks);
-  {
+  try {
     const CacheRoom::Lock lock(*room_);
-    for (const std::int64_t number : blocks) {
-      if (pins_[static_cast<std::size_t>(number)].fetch_sub(1) == 1) {
-        table_[number].pins.fetch_and(~(std::uint64_t{1} << place_));
-      }
-    }
+    end_late();
+    for (const std::int64_t number : blocks) (this->*one)(number);
+  } catch (const std::system_error&) {
+    const std::lock_guard<std::mutex> guard(late_mutex_);
+    for (const std::int64_t number : blocks) late_.emplace_back(number, one);
   }
   room_->announce();
 }
 
+// With the room's lock.
+void BlockTable::end_late() {
+  const std::lock_guard<std::mutex> guard(late_mutex_);
+  for (const auto& [number, one] : late_) (this->*one)(number);
+  late_.clear();
+}
+
+void BlockTable::end_pin(std::int64_t number) {
+  std::atomic<std::uint32_t>& pins = pins_[static_cast<std::size_t>(number)];
+  if (pins.load() != 0 && pins.fetch_sub(1) == 1) table_[number].pins.fetch_and(~(std::uint64_t{1} << place_));
+}
+
+void BlockTable::end_writing(std::int64_t number) {
+  if (!is_own(number, kWritten)) return;
+  table_[number].era = head_->era;
+  table_[number].state.store(word_of(kPresent, 0));
+}
+
+void BlockTable::end_trial(std::int64_t number) {
+  if (is_own(number, kWritten)) table_[number].state.store(word_of(kArriving, place_));
+}
+
+void BlockTable::end_claim(std::int64_t number) {
+  if (is_own(number, kArriving)) free(number);
+}
+
+void BlockTable::end_leaving(std::int64_t number) {
+  if (is_own(number, kLeaving)) free(number);
+}
+
+void BlockTable::let_go(std::span<const std::int64_t> blocks) { end(blocks, &BlockTable::end_pin); }
+void BlockTable::failed(std::span<const std::int64_t> blocks) { end(blocks, &BlockTable::end_claim); }
+void BlockTable::gone(std::span<const std::int64_t> blocks) { end(blocks, &BlockTable::end_leaving); }
+void BlockTable::unwritten(Run run) { end(numbers_of(run), &BlockTable::end_trial); }
+
+// Nobody else reads or writes the checksum of a block that is being written.
 void BlockTable::arrived(std::int64_t first, std::span<const std::uint64_t> checksums) {
-  check_range(first, static_cast<std::int64_t>(checksums.size()));
-  {
-    const CacheRoom::Lock lock(*room_);
-    Block* block = table_ + first;
-    for (const std::uint64_t checksum : checksums) {
-      if (is_own(*block)) {
-        block->checksum = checksum;
-        block->era = head_->era;
-        block->state.store(word_of(kPresent, 0));
-      }
-      ++block;
-    }
+  const auto count = static_cast<std::int64_t>(checksums.size());
+  check_range(first, count);
+  for (std::int64_t k = 0; k < count; ++k) {
+    if (is_own(first + k, kWritten)) table_[first + k].checksum = checksums[static_cast<std::size_t>(k)];
   }
-  room_->announce();
-}
-
-void BlockTable::failed(std::span<const std::int64_t> blocks) {
-  check(blocks);
-  {
-    const CacheRoom::Lock lock(*room_);
-    for (const std::int64_t number : blocks) {
-      if (is_own(table_[number])) free(number);
-    }
-  }
-  room_->announce();
+  end(numbers_of({first, count}), &BlockTable::end_writing);
 }
 
 std::vector<std::int64_t> BlockTable::take_over(std::span<const std::int64_t> blocks) {
   check(blocks);
   std::vector<std::int64_t> taken;
   const CacheRoom::Lock lock(*room_);
+  end_late();
+  std::uint64_t owners = 0;
   for (const std::int64_t number : blocks) {
     const std::uint32_t word = table_[number].state.load();
-    if (state_of(word) != kArriving || owner_of(word) == place_) continue;
+    if (state_of(word) == kArriving) owners |= std::uint64_t{1} << owner_of(word);
+  }
+  owners &= ~(std::uint64_t{1} << place_);
+  for (std::int64_t number = 0; owners != 0 && number < blocks_; ++number) {
+    const std::uint32_t word = table_[number].state.load();
+    const bool pinned = pins_[static_cast<std::size_t>(number)].load() != 0;
+    if (!pinned || state_of(word) != kArriving || (owners >> owner_of(word) & 1) == 0) continue;
     table_[number].state.store(word_of(kArriving, place_));
     taken.push_back(number);
   }
@@ -337,8 +336,9 @@ std::vector<BlockTable::Run> BlockTable::begin_writing(std::int64_t first, std::
   check_range(first, count);
   std::vector<Run> runs;
   const CacheRoom::Lock lock(*room_);
+  end_late();
   for (std::int64_t number = first; number < first + count; ++number) {
-    if (table_[number].state.load() != word_of(kArriving, place_)) continue;
+    if (state_of(table_[number].state.load()) != kArriving) continue;
     table_[number].state.store(word_of(kWritten, place_));
     if (runs.empty() || runs.back().first + runs.back().count != number) runs.push_back({number, 0});
     ++runs.back().count;
@@ -375,6 +375,7 @@ std::vector<std::int64_t> BlockTable::evict(std::span<const std::int64_t> blocks
   check(blocks);
   std::vector<std::int64_t> leaving;
   const CacheRoom::Lock lock(*room_);
+  end_late();
   if (head_->whole.load() != 0) return leaving;
   for (const std::int64_t number : blocks) {
     Block& block = table_[number];
@@ -407,7 +408,7 @@ std::vector<std::uint8_t> BlockTable::states(std::int64_t first, std::int64_t co
     const unsigned pinned = block.pins.load(std::memory_order_relaxed) != 0 ? 4 : 0;
     const unsigned wanted = (block.wanted.load(std::memory_order_relaxed) & ~own) != 0 ? 8 : 0;
     const std::uint32_t word = block.state.load();
-    const State state = state_of(word);
+    const BlockState state = state_of(word);
     const unsigned of_others = has_owner(state) && owner_of(word) != place_ ? 16 : 0;
     found[static_cast<std::size_t>(i)] =
         static_cast<std::uint8_t>((state == kWritten ? kLeaving : state) | pinned | wanted | of_others);
@@ -417,6 +418,7 @@ std::vector<std::uint8_t> BlockTable::states(std::int64_t first, std::int64_t co
 
 bool BlockTable::hold_all() {
   const CacheRoom::Lock lock(*room_);
+  end_late();
   for (std::int64_t number = 0; number < blocks_; ++number) {
     const Block& block = table_[number];
     if (state_of(block.state.load()) != kPresent || block.era != head_->era) return false;
@@ -426,13 +428,11 @@ bool BlockTable::hold_all() {
   return true;
 }
 
-void BlockTable::let_go_all() {
-  {
-    const CacheRoom::Lock lock(*room_);
-    if (whole_.fetch_sub(1) == 1) head_->whole.fetch_and(~(std::uint64_t{1} << place_));
-  }
-  room_->announce();
+void BlockTable::end_whole(std::int64_t /*number*/) {
+  if (whole_.fetch_sub(1) == 1) head_->whole.fetch_and(~(std::uint64_t{1} << place_));
 }
+
+void BlockTable::let_go_all() { end(std::array<std::int64_t, 1>{0}, &BlockTable::end_whole); }
 
 bool BlockTable::holds(std::size_t file, std::size_t offset, std::size_t bytes) const noexcept {
   if (bytes == 0) return true;

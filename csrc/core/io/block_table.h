@@ -9,6 +9,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/io/cache_room.h"
@@ -73,18 +74,21 @@ class BlockTable {
   // Waits as long as has_to_wait() says so and nobody has called the room since calls() was `called`, or for
   // `patience`; returns false if that is what ended it. Others' blocks that come meanwhile wake nobody.
   bool wait_for(std::span<const std::int64_t> blocks, std::uint32_t called, std::chrono::milliseconds patience) const;
-  // Ends one pin of each.
-  void let_go(std::span<const std::int64_t> blocks);
-  // Claims blocks that another process claimed and does not seem to bring. None whose bytes it is writing: there two
-  // would write at once.
+  // Claims blocks that another process claimed and does not seem to bring; returns them, with all that this process has
+  // pinned and the same processes do not bring. None that is being written: two would write at once.
   std::vector<std::int64_t> take_over(std::span<const std::int64_t> blocks);
-  // Of the `count` blocks from `first` on, returns the runs that this process has claimed still: their bytes may be
-  // written now, and then arrived() or failed() has to be called.
+  // Of the `count` blocks from `first` on, whose bytes the caller has, returns the runs that are awaited still, whoever
+  // claimed them: they may be written now, and then arrived() or unwritten() has to be called.
   std::vector<Run> begin_writing(std::int64_t first, std::int64_t count);
-  // The bytes of claimed blocks, `first` and those that follow it, are in their file, and have these checksums.
+  // The bytes of blocks that were being written, `first` and those that follow it, are in their file, and have these
+  // checksums.
   void arrived(std::int64_t first, std::span<const std::uint64_t> checksums);
+  // The bytes of blocks that were being written are not in their file: they are claimed as before.
+  void unwritten(Run run);
   // Claimed blocks did not come; their pins stay. What another process has taken over is left to it.
   void failed(std::span<const std::int64_t> blocks);
+  // Ends one pin of each.
+  void let_go(std::span<const std::int64_t> blocks);
   [[nodiscard]] std::uint64_t checksum(std::int64_t block) const;
   // A doubtful block has the bytes of its checksum.
   void vouch(std::int64_t block);
@@ -93,7 +97,7 @@ class BlockTable {
   // Takes blocks that are present and pinned by nobody out of use, and returns them: their bytes may be removed now,
   // and then gone() has to be called.
   std::vector<std::int64_t> evict(std::span<const std::int64_t> blocks);
-  void gone(std::span<const std::int64_t> blocks) { failed(blocks); }
+  void gone(std::span<const std::int64_t> blocks);
 
   // Says which blocks this process has a use for in the rest of its pass; others prefer to evict those of no use.
   void want(std::span<const std::int64_t> blocks, bool wanted);
@@ -121,7 +125,16 @@ class BlockTable {
   bool clear(std::uint64_t dead);
   void claim(std::int64_t number, std::uint64_t limit, Held& held);
   void free(std::int64_t number);
-  [[nodiscard]] bool is_own(const Block& block) const;
+  [[nodiscard]] bool is_own(std::int64_t number, std::uint32_t state) const;
+  using End = void (BlockTable::*)(std::int64_t);
+  void end(std::span<const std::int64_t> blocks, End one);
+  void end_late();
+  void end_pin(std::int64_t number);
+  void end_whole(std::int64_t number);
+  void end_writing(std::int64_t number);
+  void end_trial(std::int64_t number);
+  void end_claim(std::int64_t number);
+  void end_leaving(std::int64_t number);
   void check(std::span<const std::int64_t> blocks) const;
   void check_range(std::int64_t first, std::int64_t count) const;
   [[nodiscard]] std::size_t file_of(std::int64_t block) const;
@@ -141,6 +154,8 @@ class BlockTable {
   // Pins of this process, of each block. The room's lock guards changes; readers look without it.
   std::vector<std::atomic<std::uint32_t>> pins_;
   std::atomic<std::uint32_t> whole_{0};
+  std::mutex late_mutex_;
+  std::vector<std::pair<std::int64_t, End>> late_;  // to be done as soon as the room's lock is had
 };
 
 // Where a storage's bytes come from when they are absent: the table, the number of the file in it, and the object of

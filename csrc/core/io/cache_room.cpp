@@ -27,6 +27,7 @@ constexpr off_t kLockAt = off_t{1} << 60;
 constexpr off_t kUsersAt = kLockAt + 1;
 constexpr std::chrono::microseconds kFirstNap{20};  // between two attempts to lock
 constexpr std::chrono::microseconds kLongestNap{1000};
+constexpr std::chrono::microseconds kSlice{50'000};  // of waiting for other threads of this process
 
 }  // namespace
 
@@ -63,20 +64,28 @@ CacheRoom::~CacheRoom() {
   ::close(file_);
 }
 
-// The kernel's own waiting has no end: a process that is suspended with the lock would stop all others for good.
-CacheRoom::Lock::Lock(CacheRoom& room, std::chrono::milliseconds longest) : threads_(room.mutex_), file_(room.file_) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + longest;
-  for (auto nap = kFirstNap; lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kLockAt) != 0;
-       nap = std::min(2 * nap, kLongestNap)) {
-    if (errno != EAGAIN && errno != EACCES) throw_errno("the lock of a cache");
-    if (Clock::now() >= end) {
+// The kernel's own waiting has no end: a process that is suspended with the lock would stop all others for good. What
+// is counted are the waits asked for, not the time, which goes on while this process itself is suspended.
+CacheRoom::Lock::Lock(CacheRoom& room, std::chrono::milliseconds longest)
+    : threads_(room.mutex_, std::defer_lock), file_(room.file_) {
+  std::chrono::microseconds waited{0};
+  const auto wait = [&](std::chrono::microseconds span) {
+    if (waited >= longest) {
       throw std::system_error(ETIMEDOUT, std::generic_category(),
                               "a process that reads through this cache has its lock for " +
                                   std::to_string(longest.count() / 1000) +
                                   " s, and is suspended or stuck; let it go on, or end it");
     }
-    std::this_thread::sleep_for(nap);
+    waited += span;
+    return span;
+  };
+  while (!threads_.try_lock_until(std::chrono::system_clock::now() +
+                                  wait(std::min<std::chrono::microseconds>(longest, kSlice)))) {
+  }
+  for (auto nap = kFirstNap; lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kLockAt) != 0;
+       nap = std::min(2 * nap, kLongestNap)) {
+    if (errno != EAGAIN && errno != EACCES) throw_errno("the lock of a cache");
+    std::this_thread::sleep_for(wait(nap));
   }
 }
 

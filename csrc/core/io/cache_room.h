@@ -34,7 +34,7 @@ class CacheRoom {
     Lock& operator=(const Lock&) = delete;
 
    private:
-    std::unique_lock<std::mutex> threads_;
+    std::unique_lock<std::timed_mutex> threads_;
     int file_;
   };
 
@@ -63,7 +63,7 @@ class CacheRoom {
   int file_;
   Page* page_;
   std::chrono::milliseconds longest_lock_;
-  std::mutex mutex_;
+  std::timed_mutex mutex_;
   std::atomic<std::uint32_t> calls_{0};
 };
 

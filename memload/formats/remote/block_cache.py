@@ -22,7 +22,9 @@ import xxhash
 from memload._core import BlockTable, CacheRoom, Storage
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
 from memload.formats.remote.cache_folder import (
+    ARRIVING,
     ETAGS,
+    OF_OTHERS,
     PINNED,
     PRESENT,
     STATE,
@@ -172,8 +174,9 @@ class BlockCache:
                 f"cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or shuffle "
                 "by memload.BlockShuffle, which reads neighbours together"
             )
+        held = self.table.hold(blocks, self.limit, False)
         try:
-            missing = self._step(blocks, again=False)
+            missing = self._bring(held)
         except BaseException:
             self.let_go(blocks)
             raise
@@ -190,7 +193,7 @@ class BlockCache:
         """
         has_to_wait = self.table.has_to_wait(missing)
         self._raise_of(missing)  # afterwards: a block that is absent by now has its error by now
-        return missing if has_to_wait else self._step(missing, again=True)
+        return missing if has_to_wait else self._bring(self.table.hold(missing, self.limit, True))
 
     def take_over(self, missing: Blocks) -> None:
         """Ask for those of some blocks that another process asked for and does not bring."""
@@ -223,8 +226,9 @@ class BlockCache:
             self.let_go(blocks)
             raise
 
-    def _step(self, blocks: Blocks, *, again: bool) -> Blocks:
-        claimed, arriving, lacking, doubtful = self.table.hold(blocks, self.limit, again)
+    def _bring(self, held: tuple[Blocks, Blocks, Blocks, Blocks]) -> Blocks:
+        """Do what `BlockTable.hold` found to do; return the blocks that are not there yet."""
+        claimed, arriving, lacking, doubtful = held
         self._fetch(claimed)  # before anything that may raise: others wait for what is claimed
         bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
         missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
@@ -360,9 +364,10 @@ class BlockCache:
                 f"{self.keeping.folder}: the disk is full, and has room for less than half of cache_bytes="
                 f"{format_size(self.keeping.nbytes)}; make room, or give a smaller cache_bytes="
             )
+        states = self.table.states(blocks.start, len(blocks))
         with self._lock:
-            for block in blocks:
-                self._errors[block] = error
+            for block in np.flatnonzero((states & STATE != PRESENT) & (states & OF_OTHERS == 0)).tolist():
+                self._errors[blocks.start + block] = error  # what another process took over, or brought, has none
         self.table.failed(np.arange(blocks.start, blocks.stop))
 
     def _goes_on_with_less(self, blocks: range) -> bool:
@@ -370,7 +375,9 @@ class BlockCache:
 
         What a process has pinned is at most half of its room, so with half of it a pass still goes on.
         """
-        left = self.room.used - self.bytes_of(np.arange(blocks.start, blocks.stop))
+        states = self.table.states(blocks.start, len(blocks))
+        own = blocks.start + np.flatnonzero(states & (STATE | OF_OTHERS) == ARRIVING)
+        left = self.room.used - self.bytes_of(own)
         with self._lock:
             self.limit = min(self.limit, left)
             return self.limit >= self.keeping.nbytes // 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memload.formats.remote.block_cache import BlockCache
 
 _LONGEST_WAIT = 120.0  # seconds without any progress, while other processes hold the room
-_TAKE_OVER_AFTER = 30.0  # seconds in which none of the blocks has come: what others ask for is asked for here, too
+_TAKE_OVER_AFTER = 30.0  # seconds in which none of the blocks has come, after which others' are asked for, too
 _LOOK_AGAIN = 1.0  # seconds after which it is asked whether processes have ended
 Blocks = NDArray[np.int64]
 
@@ -48,9 +48,10 @@ class Patience:
 
     def __init__(self, cache: BlockCache) -> None:
         self._cache = cache
-        self._since = self._quiet_since = time.monotonic()
+        self._since = self._quiet_since = self._recovered = time.monotonic()
+        self._moved_since: float | None = None  # since when another process is seen to write or remove a missing block
         self._left, self._events = -1, cache.room.events
-        self._has_taken_over = False
+        self._next_take_over = self.take_over_after
 
     def wait(self, seen: Seen, missing: Blocks, longest: float = _LOOK_AGAIN) -> None:
         """Wait until all missing blocks are there, or one of them is absent, or the room was called since `seen`.
@@ -75,30 +76,45 @@ class Patience:
         else:
             cache.room.wait(seen.events, longest)
         now = time.monotonic()
-        if now - before >= longest:
+        self._leave_out(now - before - longest - _LOOK_AGAIN)
+        if now - self._recovered >= _LOOK_AGAIN:
             cache.table.recover()
+            self._recovered = now
         if cache.room.events != self._events:
             self._events, self._quiet_since = cache.room.events, now
-        if now - self._since > self.take_over_after and not self._has_taken_over:
-            self._has_taken_over = True  # once: else two processes on a slow link take the same block in turns
+        if now - self._since > self._next_take_over:
+            self._next_take_over = 2 * (now - self._since)
             cache.take_over(missing)
-        if now - self._since > self.longest:
-            self._give_up(missing, is_quiet=now - self._quiet_since > self.longest)
+        if now - self._since > self.take_over_after:
+            self._look_for_the_stuck(missing, now)
 
-    def _give_up(self, missing: Blocks, is_quiet: bool) -> None:
-        """Raise an error unless blocks arrive, here or elsewhere."""
+    def _leave_out(self, seconds: float) -> None:
+        """Leave out time in which this process itself stood still."""
+        if seconds > 0:
+            self._since, self._quiet_since = self._since + seconds, self._quiet_since + seconds
+            self._moved_since = None
+
+    def _look_for_the_stuck(self, missing: Blocks, now: float) -> None:
+        """Raise an error if a missing block is written or removed for long, or none has come and none arrives."""
         cache = self._cache
         states = cache.table.states(0, cache.table.blocks)
         folder = cache.keeping.folder
         stuck = f"another process that reads through {folder} is suspended or stuck: let it go on, or end it"
-        if (states[missing] & (STATE | OF_OTHERS) == MOVING | OF_OTHERS).any():
+        if not (states[missing] & (STATE | OF_OTHERS) == MOVING | OF_OTHERS).any():
+            self._moved_since = None
+        elif self._moved_since is None:
+            self._moved_since = now
+        elif now - self._moved_since > self.longest:
             raise ShardReadError(
                 f"{cache.objects.url}: a block that is needed has been written or removed for "
                 f"{self.longest:.0f} s; {stuck}",
                 file=cache.objects.url,
             )
-        arriving = states[states & STATE == ARRIVING] & OF_OTHERS
-        if len(arriving) and not (is_quiet and arriving.all()):
+        if self._moved_since is not None or now - self._since <= self.longest:
+            return
+        busy = states & STATE
+        arriving = states[(busy == ARRIVING) | (busy == MOVING)] & OF_OTHERS
+        if len(arriving) and not (now - self._quiet_since > self.longest and arriving.all()):
             return
         raise MemorySpaceError(
             f"the cache of {cache.objects.url} has {format_size(cache.limit)}, all of it in use, and "

@@ -139,9 +139,10 @@ def test_what_loads_into_ram_never_gives_absent_bytes(bare):
         _core.load_rows(columns_on(storage)["rows"], None, np.array([0]), out.ctypes.data, 8)
 
 
-def test_bytes_that_are_there_but_not_pinned_are_absent_too(bare):
+def test_bytes_that_are_there_but_not_pinned_are_absent_too(bare, tmp_path):
     storage, table = bare
-    table.arrived(int(table.hold([0], 1 << 20)[0][0]), [0])
+    with (tmp_path / "mirror").open("w+b") as mirror:
+        table.store(int(table.hold([0], 1 << 20)[0][0]), [0], mirror.fileno(), 0, bytes(table.bytes_of(0)), False)
     out = np.ones(8, np.uint8)
     storage.load(0, out.ctypes.data, 8)
     assert not out.any()
