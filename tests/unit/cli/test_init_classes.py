@@ -319,6 +319,14 @@ def test_images_that_a_table_names_have_their_command(files):
     torch.testing.assert_close(score, wanted_score)
 
 
+def test_a_transform_of_images_that_is_no_cast_is_named(files):
+    for given, told in (("np.flipud", True), ("transforms.Compose([transforms.ToTensor()])", False), ("None", False)):
+        text = HEAD + PHOTOS.replace('"photos/"', f'"photos/", transform={given}')
+        (advice,) = [one for one in found(files, text) if one.about == "dataset"]
+        note = f"not followed: {given}, of images: .map(fn) of samples, whose images are uint8 (C, H, W)"
+        assert (note in advice.notes) is told, advice.notes
+
+
 LANDMARKS = """
 from torchvision import transforms
 class Faces(Dataset):
