@@ -354,12 +354,28 @@ def _told(one: Finding) -> Iterator[str]:
 
 def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:
     path = script.path
-    name = next(filter(None, (script.name_for(one.call) for one in script.loaders)), "loader")
+    names = [script.name_for(one.call) or _element_of(script, one.call) for one in script.loaders]
+    name = next(filter(None, names), "loader")
     if any(one.safe for one in found):
         yield f"Safe changes, with `import memload`:  memload init {path} --diff | patch {path}      or  --write COPY"
     yield f"Then:  print({name}.engine, {name}.why)      and after an epoch  print({name}.stats())"
     yield "Pages:  docs/converting-scripts.md, docs/migration.md, docs/native-datasets.md, docs/dataloader-arguments.md"
     yield f"        docs is {_pages()}"
+
+
+def _element_of(script: Script, call: ast.Call) -> str:
+    """Return the code of a loader that is made in a dict or in its comprehension, such as `loaders['train']`."""
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.Assign) or not name_of(node.targets[0]):
+            continue
+        made, key = node.value, None
+        if isinstance(made, ast.DictComp) and made.value is call and isinstance(made.generators[0].iter, ast.List):
+            key = next(iter(made.generators[0].iter.elts), None)
+        elif isinstance(made, ast.Dict):
+            key = next((key for key, value in zip(made.keys, made.values, strict=True) if value is call), None)
+        if isinstance(key, ast.Constant):
+            return f"{name_of(node.targets[0])}[{ast.unparse(key)}]"
+    return ""
 
 
 def _pages() -> str:

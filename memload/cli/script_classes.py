@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from memload.cli.script import Advice, Script, Verdict, name_of
 from memload.cli.script_collate import Place, collate_of, of_padded
@@ -66,8 +66,26 @@ def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
 def _in_its_place(one: ClassOf, advice: Advice) -> Advice:
     """Return advice with where its code stands."""
     unknown = ("PATH: the script does not say the path where it could be followed",)
-    notes = (*advice.notes, *unknown * any("(PATH" in line for line in advice.code))
+    notes = (
+        *advice.notes,
+        *unknown * any("(PATH" in line for line in advice.code),
+        *(_attributes_used(one) if advice.code else ()),
+    )
     return Advice(advice.code, advice.commands, notes, place_of(one.script, one.call))
+
+
+def _attributes_used(one: ClassOf) -> Iterator[str]:
+    """Yield what the script takes of the dataset that the class has, and what replaces the class has not."""
+    name = one.script.name_for(one.call)
+    used: dict[str, set[int]] = {}
+    attributes = [node for node in ast.walk(one.script.tree) if isinstance(node, ast.Attribute)]
+    for node in attributes if name else ():
+        own = one.method(node.attr) or any(True for _ in one.assigned(node.attr))
+        if own and name_of(node.value) == name:
+            used.setdefault(node.attr, set()).add(node.lineno)
+    for attribute, lines in used.items():
+        where = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, sorted(lines)))}"
+        yield f"memload's dataset has no .{attribute}, for {where}: take it from {ast.unparse(one.call)}.{attribute}"
 
 
 # Files whose rows are read in place
@@ -84,6 +102,9 @@ def _opened(one: ClassOf, sample: Sample) -> Advice:
         return stored_once(one, sample, "a sample is more than rows of these files, so it is stored once")
     if _ahead_of(one, reads) is None:
         why = "windows are joined with rows that are not their last or the next, so they are stored once"
+        return stored_once(one, sample, why)
+    if any(isinstance(read.index, ast.Slice) and not _lags(read.index, one.index) for read in reads):
+        why = "these windows do not start at the sample's number, so they are stored once; in place: docs/windows.md"
         return stored_once(one, sample, why)
     above = Above(one)
     rows = _rows(one, sample, above)
@@ -161,10 +182,7 @@ def _rows(one: ClassOf, sample: Sample, above: Above) -> Advice:
         row = "the row behind a window" if ahead else "the last row of a window"
         note = f"windows are rows with lags; other fields are those of {row}"
         return Advice((f"{one.name} = {one.name}.with_lags({listed})",), notes=(note,))
-    notes = [
-        f"not followed: {name} has the rows {ast.unparse(where)} of sample {index}: choose windows, docs/windows.md"
-        for name, where in windows.items()
-    ]
+    notes = []
     code = []
     for chosen in _chosen(one, reads):
         rows = _rows_of(one, ast.parse(chosen, mode="eval").body, above)

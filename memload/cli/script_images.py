@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from memload.cli.script import Advice
-from memload.cli.script_names import local_of, quoted
+from memload.cli.script import IN_FAST_LOADER, Advice, name_of
+from memload.cli.script_names import is_none, local_of, quoted
 from memload.cli.script_reads import ClassOf, Sample
-from memload.cli.script_transforms import sizes_of
+from memload.cli.script_transforms import is_composed, is_to_tensor, sizes_of
 from memload.cli.script_values import text_of
 
 _IMAGES = frozenset(
@@ -67,8 +67,52 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     if not form:
         notes.append('.as_tuple("image", "label") makes batches that are tuples')
     command = f"memload write --images {folder or 'DIR'}{labels}{size} {one.shards}"
-    advice = Advice((f'{one.name} = memload.open("{one.shards}"){form}',), (command,), tuple(notes))
+    work = _transforms(one, sample, in_order if form else [])
+    code = (f'{one.name} = memload.open("{one.shards}"){form}', *work.code)
+    advice = Advice(code, (command,), (*notes, *work.notes))
     return advice, tuple(in_order) if sample.kind == "tuple" else ()
+
+
+def _transforms(one: ClassOf, sample: Sample, fields: Sequence[str]) -> Advice:
+    """Return what does to stored images and labels what the transforms do that the class is given.
+
+    Args:
+        one: the class.
+        sample: what it returns.
+        fields: the fields of a tuple that the stored set has, in the order of the sample; empty of another form.
+    """
+    code, notes, changed = [], [], [f"batch[{place}]" for place in range(len(fields))]
+    columns = [_column(one, part.code) for part in sample.parts]
+    image = columns.index(None) if None in columns else -1
+    for place, part in enumerate(sample.parts):
+        for given in _given(one, part.code):
+            text = ast.unparse(given)
+            if place == image and is_to_tensor(one.script, given):
+                code.append(f'cast={{"image": memload.Cast(torch.float32, std=255, channels=-3)}}  {IN_FAST_LOADER}')
+            elif place == image and not is_composed(one.script, given, one.call):
+                notes.append(f"not followed: {text}, of images: .map(fn) of samples, whose images are uint8 (C, H, W)")
+            elif place != image and fields:
+                each = ast.unparse(ast.Call(given, [ast.Name("value")], []))
+                listed = f"[{each} for value in {changed[place]}.tolist()]"
+                changed[place] = f"torch.utils.data.default_collate({listed})"
+                notes.append(f"batch_transform calls {text} of each label; where labels are texts, leave .tolist() out")
+            elif place != image:
+                notes.append(f"not followed: {text}, of {part.name}: .map(fn) of samples")
+    if any("default_collate" in field for field in changed):
+        code.append(f"batch_transform=lambda batch: [{', '.join(changed)}]  {IN_FAST_LOADER}")
+    return Advice(tuple(code), notes=tuple(notes))
+
+
+def _given(one: ClassOf, code: ast.expr) -> list[ast.expr]:
+    """Return the transforms that a class is given and calls for a part of a sample, the first one first."""
+    found: list[ast.expr] = []
+    code, before = _expanded(one, code)
+    while isinstance(code, ast.Call) and len(code.args) == 1:
+        given = one.outside(code.func, one.getter, 10**9) if name_of(code.func).startswith("self.") else None
+        if given is not None and not is_none(given):
+            found.insert(0, given)
+        code, before = _expanded(one, code.args[0], before)
+    return found
 
 
 def _expanded(one: ClassOf, node: ast.expr, before: int = 10**9) -> tuple[ast.expr, int]:

@@ -20,7 +20,10 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     collate = collate_of(one.script, one.call)
     notes = [why, _ONCE] if why else [_ONCE]
     if draws(one):
-        notes.append("__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand")
+        notes.append(
+            "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is "
+            "stored with them is the same in each epoch"
+        )
     notes += [f"rows of a set have one shape: give {step} both sides if it keeps proportions" for step in sized]
     is_dict = sample is not None and sample.kind == "dict"
     form = "" if is_dict else _form(fields)

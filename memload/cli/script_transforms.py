@@ -100,6 +100,16 @@ def _compose_of(script: Script, given: ast.expr, call: ast.Call, known: Mapping[
     return made if isinstance(made, ast.Call) and script.called(made).endswith(_COMPOSE) else None
 
 
+def is_composed(script: Script, given: ast.expr, call: ast.Call) -> bool:
+    """Return whether what a dataset is given is a `Compose`, or one of a dict of these."""
+    return _compose_of(script, given, call, {}) is not None
+
+
+def is_to_tensor(script: Script, given: ast.expr) -> bool:
+    """Return whether a transform is a lone `ToTensor`."""
+    return script.called(script.value_of(given, 10**9)).rpartition(".")[2] == "ToTensor"
+
+
 def sizes_of(script: Script, call: ast.Call) -> list[str]:
     """Return the options of `memload write --images` for the sizes that a dataset's transforms give its images.
 

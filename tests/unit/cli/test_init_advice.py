@@ -204,3 +204,16 @@ def test_the_advice_for_sets_of_torchvision_opens_data_as_they_hold_it(tmp_path)
         images, labels = next(iter(memload.FastLoader(names["data"], 5)))
         assert torch.equal(images, torch.from_numpy(wanted))
         assert labels.tolist() == held.targets
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        'loaders = {x: DataLoader(TensorDataset(x), 4) for x in ["train", "val"]}',
+        'loaders = {"train": DataLoader(TensorDataset(x), 4)}',
+    ],
+)
+def test_a_loader_in_a_dict_is_asked_by_its_key(tmp_path, capsys, made):
+    (tmp_path / "train.py").write_text(f"{HEAD}{made}\n")
+    assert main(["init", str(tmp_path / "train.py")]) == 0
+    assert "print(loaders['train'].engine, loaders['train'].why)" in capsys.readouterr().out

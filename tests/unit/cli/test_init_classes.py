@@ -245,6 +245,34 @@ loader = DataLoader(dataset, 4)
     torch.testing.assert_close([list(batch) for batch in ours], stock)
 
 
+def test_windows_around_events_are_stored_once_and_attributes_of_the_class_are_named(files):
+    np.save("events.npy", [3, 11, 4, 7, 4])
+    text = f"""{HEAD}
+class Epochs(Dataset):
+    def __init__(self, path, events):
+        self.series, self.events, self.other = np.load(path, mmap_mode="r"), np.load(events), 0
+    def __len__(self):
+        return len(self.events)
+    def __getitem__(self, i):
+        start = self.events[i]
+        return self.series[start : start + 6].astype(np.float32), self.events[i]
+dataset = Epochs("robs.npy", "events.npy")
+loader = DataLoader(dataset, 2, sampler=np.argsort(dataset.events))
+print(dataset.map, dataset.events.max())
+"""
+    (advice,) = [one for one in found(files, text) if one.about == "dataset"]
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if "dataset.events" in line]
+    listed = ", ".join(map(str, lines))
+    told = f"memload's dataset has no .events, for lines {listed}: take it from Epochs('robs.npy', 'events.npy').events"
+    assert [note for note in advice.notes if "has no" in note] == [told]
+    exec(text.replace("print(dataset.map", "print(0"), names := {"memload": memload})
+    stock = [list(batch) for batch in names["loader"]]
+    exec("\n".join(advice.change), names)
+    ours = memload.FastLoader(names["dataset"], 2, sampler=names["loader"].sampler)
+    assert ours.engine == "native", ours.why
+    torch.testing.assert_close([list(batch) for batch in ours], stock)
+
+
 def test_a_class_that_hides_what_it_reads_has_the_keys_of_its_files(files):
     text = f"""{HEAD}
 class Trials(Dataset):
@@ -317,6 +345,14 @@ def test_images_that_a_table_names_have_their_command(files):
     ((wanted, wanted_score),) = names["loader"]
     torch.testing.assert_close(image.permute(0, 2, 3, 1), wanted)
     torch.testing.assert_close(score, wanted_score)
+
+
+def test_a_transform_of_images_that_is_no_cast_is_named(files):
+    for given, told in (("np.flipud", True), ("transforms.Compose([transforms.ToTensor()])", False), ("None", False)):
+        text = HEAD + PHOTOS.replace('"photos/"', f'"photos/", transform={given}')
+        (advice,) = [one for one in found(files, text) if one.about == "dataset"]
+        note = f"not followed: {given}, of images: .map(fn) of samples, whose images are uint8 (C, H, W)"
+        assert (note in advice.notes) is told, advice.notes
 
 
 LANDMARKS = """

@@ -122,6 +122,22 @@ train_loader = DataLoader(training_data, batch_size=4, shuffle=True)
 test_loader = DataLoader(test_data, batch_size=4)
 loaders = [train_loader, test_loader]
 """
+HOT = (
+    PHOTOS.replace(
+        "        return image",
+        """        if self.target_transform:
+            label = self.target_transform(label)
+        return image""",
+    )
+    .replace(
+        """transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+""",
+        """transforms.ToTensor()
+one_hot = transforms.Lambda(lambda y: torch.zeros(2).scatter_(0, torch.tensor(y), value=1))
+""",
+    )
+    .replace("transform=transform)", "transform=transform, target_transform=one_hot)")
+)
 FACES = """
 class Faces(Dataset):
     def __init__(self, csv_file, root_dir, transform=None):
@@ -167,6 +183,7 @@ SCRIPTS = {
     "parts of tensors, converted in loops and in a comprehension": (TENSORS, {}),
     "the quickstart": (DIGITS, {}),
     "photographs of a table, resized by torchvision": (PHOTOS, {"NAME": "file", "COLUMN": "class"}),
+    "photographs of a table, and labels that a function changes": (HOT, {"NAME": "file", "COLUMN": "class", "N": "8"}),
     "samples with transforms of their own": (FACES, {}),
     "folders, and a dict of transforms": (FOLDERS, {}),
 }
