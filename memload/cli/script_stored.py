@@ -76,7 +76,7 @@ def _batches(one: ClassOf, made: str, fields: list[str], names: list[str]) -> li
         of_tuples = f"{writer}.extend(x={batch}[0], y={batch}[1])"
         extend = f"{writer}.extend(**{batch})  # a dict of fields; of tuples: {of_tuples}"
     return [
-        f'with memload.ShardWriter("{one.shards}") as {writer}:  # once; without random transforms',
+        f'with memload.ShardWriter("{one.shards}") as {writer}:  # in the first run only; not augmented',
         f"    for {batch} in memload.FastLoader({made}, batch_size=64):",
         f"        {extend}",
     ]
@@ -94,7 +94,7 @@ def _samples(one: ClassOf, made: str, fields: list[str], is_dict: bool, ragged: 
     named = f", ragged=[{', '.join(map(quoted, ragged))}]" if ragged else ""
     return [
         f"{samples} = {made}",
-        f'with memload.ShardWriter("{one.shards}"{named}) as {writer}:  # once; without random transforms',
+        f'with memload.ShardWriter("{one.shards}"{named}) as {writer}:  # in the first run only; not augmented',
         f"    for {number} in range(len({samples})):",
         f"        {sample} = {samples}[{number}]",
         f"        {append}",
