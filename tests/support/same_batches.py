@@ -80,7 +80,8 @@ class Account:
                 outcome, value = "ends", None
             except Exception as error:
                 outcome, value = "fails", error.with_traceback(None)  # whose frames would keep iterators in cycles
-        warned = [(one.category, without_addresses(one.message)) for one in caught]
+        said = [one for one in caught if "(Triggered internally at" not in str(one.message)]  # by torch, once a process
+        warned = [(one.category, without_addresses(one.message)) for one in said]
         told = write(value) if outcome == "gives" else value
         self.steps.append((what, outcome, told, warned, states(self.generators)))
         return value if outcome == "gives" else None, outcome
