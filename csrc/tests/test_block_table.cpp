@@ -354,6 +354,13 @@ TEST(a_set_that_is_there_can_be_held_as_a_whole) {
   CHECK(table->evict(all) == all);
 }
 
+TEST(a_set_without_a_block_is_held_and_let_go) {
+  const auto table = BlockTable::open(CacheRoom::open(""), "", kBlock, {});
+  CHECK(table->hold_all());
+  table->let_go_all();
+  CHECK(!table->holds_all());
+}
+
 TEST(a_child_holds_nothing_of_what_its_parent_pinned) {
   const auto table = own_table();
   bring(*table, {0});

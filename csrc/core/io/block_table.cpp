@@ -162,12 +162,13 @@ std::uint64_t BlockTable::bytes_of(std::int64_t block) const {
   return std::min(block_bytes_, file.bytes - at);
 }
 
-void BlockTable::check(std::span<const std::int64_t> blocks) const {
+std::span<const std::int64_t> BlockTable::check(std::span<const std::int64_t> blocks) const {
   for (const std::int64_t number : blocks) {
     if (number < 0 || number >= blocks_) {
       throw std::out_of_range("block " + std::to_string(number) + " is not one of " + std::to_string(blocks_));
     }
   }
+  return blocks;
 }
 
 void BlockTable::check_range(std::int64_t first, std::int64_t count) const {
@@ -254,7 +255,6 @@ bool BlockTable::wait_for(std::span<const std::int64_t> blocks, std::uint32_t ca
 
 // What ends something is never lost: where the lock is not to be had, it is done before whatever has it next.
 void BlockTable::end(std::span<const std::int64_t> blocks, End one) {
-  check(blocks);
   try {
     const CacheRoom::Lock lock(*room_);
     end_late();
@@ -296,9 +296,9 @@ void BlockTable::end_leaving(std::int64_t number) {
   if (is_own(number, kLeaving)) free(number);
 }
 
-void BlockTable::let_go(std::span<const std::int64_t> blocks) { end(blocks, &BlockTable::end_pin); }
-void BlockTable::failed(std::span<const std::int64_t> blocks) { end(blocks, &BlockTable::end_claim); }
-void BlockTable::gone(std::span<const std::int64_t> blocks) { end(blocks, &BlockTable::end_leaving); }
+void BlockTable::let_go(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_pin); }
+void BlockTable::failed(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_claim); }
+void BlockTable::gone(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_leaving); }
 void BlockTable::unwritten(Run run) { end(numbers_of(run), &BlockTable::end_trial); }
 
 // Nobody else reads or writes the checksum of a block that is being written.

@@ -102,7 +102,7 @@ class BlockTable {
   // Says which blocks this process has a use for in the rest of its pass; others prefer to evict those of no use.
   void want(std::span<const std::int64_t> blocks, bool wanted);
   // Of each: 0 absent, 1 arriving, 2 present, 3 written or leaving; 4 is added if somebody has pinned it, 8 if another
-  // process wants it, 16 if another process is what it arrives, is written or leaves by.
+  // process wants it, 16 if another process brings, writes or removes it.
   [[nodiscard]] std::vector<std::uint8_t> states(std::int64_t first, std::int64_t count) const;
   // Pins all blocks at once, if all of them are present and beyond doubt.
   [[nodiscard]] bool hold_all();
@@ -135,7 +135,7 @@ class BlockTable {
   void end_trial(std::int64_t number);
   void end_claim(std::int64_t number);
   void end_leaving(std::int64_t number);
-  void check(std::span<const std::int64_t> blocks) const;
+  std::span<const std::int64_t> check(std::span<const std::int64_t> blocks) const;
   void check_range(std::int64_t first, std::int64_t count) const;
   [[nodiscard]] std::size_t file_of(std::int64_t block) const;
 

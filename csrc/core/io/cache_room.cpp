@@ -79,8 +79,8 @@ CacheRoom::Lock::Lock(CacheRoom& room, std::chrono::milliseconds longest)
     waited += span;
     return span;
   };
-  while (!threads_.try_lock_until(std::chrono::system_clock::now() +
-                                  wait(std::min<std::chrono::microseconds>(longest, kSlice)))) {
+  while (!threads_.try_lock() && !threads_.try_lock_until(std::chrono::system_clock::now() +
+                                                          wait(std::min<std::chrono::microseconds>(longest, kSlice)))) {
   }
   for (auto nap = kFirstNap; lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kLockAt) != 0;
        nap = std::min(2 * nap, kLongestNap)) {
