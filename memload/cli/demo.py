@@ -213,15 +213,20 @@ def check_room(folder: Path, crops: int) -> None:
 def pictures() -> tuple[str, list[NDArray[np.uint8]]]:
     """Return what crops are cut from, each at least SIDE high and wide, as (H, W, 3), and what that is.
 
-    It is the photographs in scikit-image's wheel, which the extra `demo` brings, or else pictures that are drawn here.
-    Rates do not depend on it, since nothing is compressed.
+    It is the photographs in scikit-image's wheel, or else pictures that are drawn here. Rates do not depend on it,
+    since nothing is compressed.
     """
-    found = importlib.util.find_spec("skimage")
-    folder = Path(found.origin).parent / "data" if found and found.origin else Path()
-    if photographs := [open_image(folder / name) for name in PHOTOGRAPHS if (folder / name).exists()]:
-        return "real photographs", photographs
+    if found := photographs():
+        return "real photographs", found
     drawn = [draw(number) for number in range(len(PHOTOGRAPHS))]
     return "drawn pictures (memload[demo] brings photographs)", drawn
+
+
+def photographs() -> list[NDArray[np.uint8]]:
+    """Return the photographs in scikit-image's wheel, which the extra `demo` brings; none without it."""
+    found = importlib.util.find_spec("skimage")
+    folder = Path(found.origin).parent / "data" if found and found.origin else Path()
+    return [open_image(folder / name) for name in PHOTOGRAPHS if (folder / name).exists()]
 
 
 def draw(number: int) -> NDArray[np.uint8]:

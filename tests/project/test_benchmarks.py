@@ -1,5 +1,7 @@
 """Every benchmark runs, and keeps figures that can be read again."""
 
+import ast
+import importlib.util
 import json
 import os
 import re
@@ -8,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -75,6 +78,22 @@ def test_every_script_that_uses_the_harness_is_tried_here_or_by_the_gpu_check():
     parts = re.search(r"^parts=\(([^)]*)\)", (BENCHMARKS / "gpu_check.sh").read_text(), re.MULTILINE)
     on_a_gpu = {f"{name}.py" for name in re.findall(r"(\w+):\d+", parts[1])} - {"memory_checker.py"}
     assert scripts - {"harness.py", "gpu_common.py"} == QUICK.keys() | on_a_gpu
+
+
+def lacks(module: ModuleType, name: str) -> bool:
+    is_there = hasattr(module, name) or (
+        hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.{name}") is not None
+    )
+    return not is_there
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: path.name)
+def test_what_a_script_imports_of_memload_is_there(path):
+    for found in ast.walk(ast.parse(path.read_text())):
+        if isinstance(found, ast.ImportFrom) and re.match(r"memload\b(?!\._cuda)", found.module or ""):
+            module = importlib.import_module(str(found.module))
+            lacking = [name.name for name in found.names if name.name != "_cuda" and lacks(module, name.name)]
+            assert not lacking, f"{path.name}, line {found.lineno}: {found.module} lacks {', '.join(lacking)}"
 
 
 FAILING = """
