@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 import torch
+from programs import run
 from waiting import until
 
 import memload
@@ -160,3 +161,29 @@ def test_a_room_that_was_removed_is_made_again_unless_processes_read_through_it(
         opened(sets, folder, "two")
     assert main(["cache", "list", str(folder)]) == 2
     assert not (folder / "room").exists()
+
+
+# A remover takes the lock between a maker's folder and the maker's own lock, and is suspended then.
+MAKES_BESIDE_A_REMOVER = """
+import fcntl, os, sys
+import memload
+
+removers = []
+
+def locks(event, arguments):
+    if event == "fcntl.flock" and not removers:
+        path = os.readlink(f"/proc/self/fd/{arguments[0]}")
+        if ".new-" in path:
+            removers.append(os.open(path, os.O_RDONLY))
+            fcntl.flock(removers[0], fcntl.LOCK_EX)
+
+sys.addaudithook(locks)
+print(len(memload.open(f"file://{sys.argv[1]}", cache=sys.argv[2], cache_bytes="64MB")), len(removers))
+"""
+
+
+def test_a_maker_whose_folder_a_suspended_remover_has_makes_another_one(sets, tmp_path):
+    done = run(MAKES_BESIDE_A_REMOVER, str(sets / "one"), str(tmp_path / "cache"))
+    assert done.status == 0, done.err
+    assert done.out == [f"{len(memload.open(sets / 'one'))} 1"]
+    assert len(list((tmp_path / "cache").glob(".new-*"))) == 1

@@ -42,10 +42,25 @@ def _locked(folder: Path) -> tuple[Path, int]:
         except FileNotFoundError:
             continue  # another process took it for a killed one's before it was locked
         with contextlib.suppress(OSError):  # a file system without locks, where nobody gets one
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _lock(lock):
+                os.close(lock)
+                continue  # it has it still, and may be suspended
         if made.exists():
             return made, lock
         os.close(lock)
+
+
+def _lock(folder: int) -> bool:
+    """Lock a folder for this process; return False if another one has it.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def remove_unfinished(folder: Path) -> int:
@@ -60,10 +75,9 @@ def _removed_if_left(path: Path) -> bool:
     except OSError:
         return False  # it is no folder, or it has its name by now
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _remove(path)
+        return _lock(lock) and _remove(path)  # who makes it has locked it
     except OSError:
-        return False  # somebody makes it
+        return False
     finally:
         os.close(lock)
 
