@@ -10,7 +10,7 @@ from memload.cli.script_names import draws_random, free_name, is_generator, quot
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import split_at_random
 
-_ONCE = "the lines that write run once, before training: afterwards the set is there, and they are left out"
+_ONCE = "{shards} is written in the first run, and later ones open it: remove it where the data or the class change"
 
 
 def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
@@ -18,7 +18,7 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     made, random, noise, tensors, sized = split_at_random(one.script, one.call)
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
-    notes = [why, _ONCE] if why else [_ONCE]
+    notes = [*[why] * bool(why), _ONCE.format(shards=one.shards)]
     if draws(one):
         notes.append(
             "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is "
@@ -28,14 +28,16 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     is_dict = sample is not None and sample.kind == "dict"
     form = "" if is_dict else _form(fields)
     if collate is None or (collate.made is not None and not collate.padded):
-        lines = _batches(one, made, [] if is_dict else fields, fields if is_dict else [])
+        written = _batches(one, made, [] if is_dict else fields, fields if is_dict else [])
     else:
         ragged = [name_in(fields, place) for place in collate.padded]
-        lines = _samples(one, made, fields, is_dict, ragged)
+        written = _samples(one, made, fields, is_dict, ragged)
         if not ragged:
             notes.append(
                 'rows that differ in length: ragged=["NAME"] in ShardWriter names their fields, docs/ragged.md'
             )
+    guard = f"if not os.path.exists({quoted(one.shards)}):"  # a set is there once it is complete
+    lines = (*["import os"] * ("os" not in one.script.imported), guard, *(f"    {line}" for line in written))
     opened = f'memload.open("{one.shards}"){form}'
     padded = of_padded(collate, fields)
     if not random:
@@ -76,7 +78,7 @@ def _batches(one: ClassOf, made: str, fields: list[str], names: list[str]) -> li
         of_tuples = f"{writer}.extend(x={batch}[0], y={batch}[1])"
         extend = f"{writer}.extend(**{batch})  # a dict of fields; of tuples: {of_tuples}"
     return [
-        f'with memload.ShardWriter("{one.shards}") as {writer}:  # in the first run only; not augmented',
+        f'with memload.ShardWriter("{one.shards}") as {writer}:',
         f"    for {batch} in memload.FastLoader({made}, batch_size=64):",
         f"        {extend}",
     ]
@@ -94,7 +96,7 @@ def _samples(one: ClassOf, made: str, fields: list[str], is_dict: bool, ragged: 
     named = f", ragged=[{', '.join(map(quoted, ragged))}]" if ragged else ""
     return [
         f"{samples} = {made}",
-        f'with memload.ShardWriter("{one.shards}"{named}) as {writer}:  # in the first run only; not augmented',
+        f'with memload.ShardWriter("{one.shards}"{named}) as {writer}:',
         f"    for {number} in range(len({samples})):",
         f"        {sample} = {samples}[{number}]",
         f"        {append}",

@@ -396,7 +396,7 @@ def test_a_class_of_images_and_landmarks_is_stored_up_to_its_random_transforms(f
             table.writerow([f"{k}.png", k, 1, 2, 3])
     (told,) = [one for one in found(files, HEAD + LANDMARKS) if one.about == "dataset"]
     advice = told.change
-    assert "writer.extend(**batch)  # image, landmarks" in advice[2]
+    assert "writer.extend(**batch)  # image, landmarks" in advice[3]
     assert any(line.startswith("RandomShift draws from a generator that threads share") for line in told.notes)
     exec(HEAD + LANDMARKS, names := {"memload": memload})
     stock = list(names["loader"])

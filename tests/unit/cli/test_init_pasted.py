@@ -242,10 +242,27 @@ def test_a_script_with_its_advice_pasted_has_the_same_batches_from_the_native_en
     script, words = SCRIPTS[kind]
     text = f"{HEAD}{script}"
     _, stock = batches_of(text)
-    names, ours = batches_of(pasted(text, words))
+    changed = pasted(text, words)
+    names, ours = batches_of(changed)
     for loader in names["loaders"]:
         assert isinstance(loader, memload.FastLoader)
         assert loader.engine == "native", loader.why
     if "fit" in names:
         stock, ours = ([[[part.float() for part in one] for one in part] for part in parts] for parts in (stock, ours))
     torch.testing.assert_close(ours, stock, rtol=0, atol=2e-6 if kind in RESIZED else 0)
+    if "ShardWriter(" in changed:
+        torch.testing.assert_close(batches_of(changed)[1], ours, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("imported", ["import os\n", ""])
+def test_a_first_run_that_fails_leaves_the_next_one_to_write_the_set(files, imported):
+    join = "os.path.join(self.root_dir, self.frame.iloc[idx, 0])"
+    text = f"{HEAD}{FACES}".replace(join, '"images/" + self.frame.iloc[idx, 0]').replace("import os\n", imported)
+    changed = pasted(text)
+    Path("images/7.png").rename("away.png")
+    with pytest.raises(FileNotFoundError):
+        batches_of(changed)
+    Path("away.png").rename("images/7.png")
+    _, stock = batches_of(text)
+    for _ in range(2):
+        torch.testing.assert_close(batches_of(changed)[1], stock, rtol=0, atol=0)

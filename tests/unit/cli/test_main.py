@@ -319,7 +319,8 @@ def test_every_command_speaks_of_its_own_options(folder, capsys):
         assert main(command) == 2
         assert capsys.readouterr().err.endswith("; pick those that belong together by --key\n")
     assert main(["write", "x.npy", "set"]) == 2
-    assert "exists already (--append adds to it)" in capsys.readouterr().err
+    said = "exists already (a complete set: memload.open reads it, and --append adds more rows to it)"
+    assert said in capsys.readouterr().err
 
 
 def test_a_cast_without_a_name_names_the_fields_that_exist(folder, capsys):
