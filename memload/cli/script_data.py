@@ -184,8 +184,7 @@ def _from_folders(script: Script, kind: str, call: ast.Call) -> Advice:
     folders = _folders(script, call) or ["DIR"]
     labels = " --labels folders" if kind in _FOLDERS else ""
     targets = targets_of(script, call)
-    sizes = sizes_of(script, call)
-    by_turn = sizes if len(sizes) == len(folders) else sizes[:1] * len(folders)
+    by_turn = sizes_of(script, call, folders)
     commands = [
         f"memload write --images {folder}{labels}{size.partition('  #')[0]} {target}"
         for folder, size, target in zip(folders, by_turn, targets, strict=True)
