@@ -36,13 +36,14 @@ from memload.cli.script_names import free_name
 from memload.cli.script_transforms import arguments, casts_of_transforms, dict_of
 
 _ARGUMENTS = {
-    "num_workers": "threads, not processes: leave it out, and memload chooses by the CPUs there are",
+    "num_workers": "leave it out: memload reads by threads, and chooses how many by the CPUs there are",
     "prefetch_factor": "batches ahead in all, not for each worker: leave it out, and memload chooses",
     "persistent_workers": "leave it out: memory and threads stay between epochs by default",
     "worker_init_fn": "there are no workers; random numbers in ds.map and batch_transform= are seeded by row",
     "multiprocessing_context": "there are no worker processes: leave it out",
     "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
 }
+_NONE = ast.Constant(None)
 _ONCE_NATIVE = "as before while torch's own code loads; once the loader is native, "
 _NO_LOADER = """{path}: no loader is made here, so there is nothing to change.
 Looked for, under any name that the script imports them by: torch.utils.data.DataLoader, torchdata's StatefulDataLoader,
@@ -119,7 +120,14 @@ def _write(path: Path, content: bytes) -> None:
 
 def findings(script: Script) -> list[Finding]:
     """Return what there is to say, in the order of lines."""
-    found = [*_loaders(script), *_others(script), *_loops(script), *_transforms(script), *_uses(script)]
+    found = [
+        *_loaders(script),
+        *_arguments(script),
+        *_others(script),
+        *_loops(script),
+        *_transforms(script),
+        *_uses(script),
+    ]
     of = {one: tuple(sorted({line for other in found if other == one for line in other.of})) for one in found}
     return [_with_loaders(script, replace(one, of=of[one])) for one in sorted(of, key=lambda one: one.line)]
 
@@ -146,12 +154,19 @@ def _loaders(script: Script) -> Iterator[Finding]:
                 at, why, told = one.line or line, one.why.rpartition(" of: ")[2], one.advice
                 said = told.code, told.commands, told.notes
                 yield Finding(at, script.code_at(at), "dataset", why, *said, of=(line,), where=told.where)
-        for name, why in _ARGUMENTS.items():
-            given = loader.given.get(name)
-            if given is not None and ast.unparse(given) not in ("0", "False", "None"):
-                code = script.line(given)
-                when = "" if verdict.native is not False or name == "pin_memory" else _ONCE_NATIVE
-                yield Finding(given.lineno, code, "argument", f"{name}={ast.unparse(given)}: {when}{why}")
+
+
+def _arguments(script: Script) -> Iterator[Finding]:
+    """Yield what is said of arguments that mean something else, of each once, at the first loader that has it."""
+    loaders = [one for one in script.loaders if one.kind not in OTHERS]
+    for name, why in _ARGUMENTS.items():
+        having = [one for one in loaders if ast.unparse(one.given.get(name, _NONE)) not in ("0", "False", "None")]
+        lines = [str(one.given[name].lineno) for one in having[1:]]
+        also = f", likewise in line{'s' * (len(lines) > 1)} {', '.join(lines)}" if lines else ""
+        by_torch = name != "pin_memory" and any(loader_verdict(script, one).native is False for one in having)
+        for given in (one.given[name] for one in having[:1]):
+            told = f"{name}={ast.unparse(given)}{also}: {_ONCE_NATIVE * by_torch}{why}"
+            yield Finding(given.lineno, script.line(given), "argument", told)
 
 
 def _below_a_collate(script: Script, loader: Loader) -> list[Verdict]:
@@ -182,9 +197,7 @@ def _of_collate(loader: Loader, collate: Collate, below: Verdict) -> Verdict:
     if ragged and not in_dataset:
         listed = ", ".join(f'"{field}": ("padded", {pad})' for field, pad in ragged.items())
         options = {"ragged": f"{{{listed}}}", **options}
-    after = (
-        "if the advice for the dataset has a batch_transform, too: that one first, and this one of what it returns",
-    )
+    after = ("where the advice for the dataset has a batch_transform, too, this one is given what that one returns",)
     why = f"{name} makes batches of samples in Python: of batches that are stacked or padded, a function makes the same"
     return Verdict(False, why, Advice((_without_collate(loader, options),), notes=after * (not ragged)), line)
 
@@ -282,7 +295,8 @@ def _transforms(script: Script) -> Iterator[Finding]:
     for made, line, cast, notes in casts_of_transforms(script) if script.loaders else ():
         if line in of_rows:
             continue
-        why = f"of rows that memload reads{', as a cast that its threads do while they gather' if cast else ''}"
+        done = "A cast does this to rows that memload reads, while its threads gather them"
+        why = done if cast else "Rows that memload reads have no transform, but what follows"
         if "Augment(" in cast:
             why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
         code, where, of = (f'cast={{"image": {cast}}}  {IN_FAST_LOADER}',) * bool(cast), "", script.loaders_of(made)
@@ -311,7 +325,14 @@ def _of_keys(script: Script, name: str) -> Iterator[Finding]:
         if keys:
             key = given.slice if isinstance(given, ast.Subscript) else keys[0]
             code = f'cast={{"image": {_casts_of(script, name)}[{ast.unparse(key)}]}}  {IN_FAST_LOADER}'
-            yield Finding(line, script.line(loader.call), "transform", "with its cast", (code,), of=(line,))
+            yield Finding(
+                line,
+                script.line(loader.call),
+                "transform",
+                "The loader has the cast of its transform",
+                (code,),
+                of=(line,),
+            )
 
 
 # The text

@@ -125,7 +125,11 @@ def sizes_of(script: Script, call: ast.Call, folders: Sequence[str]) -> list[str
     for known, folder in zip(turns if len(turns) == len(folders) else turns[:1] * len(folders), folders, strict=True):
         _, composed = _composed(script, call, known)
         made = _taken(script, [] if composed is None else _steps_of(script, composed))
-        unknown = ", from which a cast takes its crops" if made.augment else "; without --size, as they are"
+        unknown = (
+            ", from which a cast takes its crops"
+            if made.augment
+            else "; without --size, as they are, if all have one size"
+        )
         option = f" --size N{' --fit crop' * bool(made.augment)}  # N: how large images are kept{unknown}"
         found.append(made.size_options if made.sizes else "" if _is_of_one_size(script, folder) else option)
     return found
@@ -239,7 +243,7 @@ def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> tuple[str, tu
         )
     if made.sizes:
         command = f"the command of line {line}" if line else f"memload write --images DIR{made.size_options}"
-        notes.append(f"{made.what_sizes}: once, by {command}")
+        notes.append(f"{made.what_sizes} {'are' if len(made.sizes) > 1 else 'is'} done once, by {command}")
     if made.others:
         notes.append(
             f"not followed: {', '.join(made.others)}: dataset.map(fn), or batch_transform=fn for whole batches"
