@@ -150,8 +150,9 @@ def _field(node: ast.expr, loop: Loop, verdict: Verdict) -> str:
         inner = [one for one in ast.walk(targets) if isinstance(one, ast.Tuple)]
         elements = [name_of(one) for one in inner[-1].elts] if inner else []
         place = elements.index(node.id) if node.id in elements else None
+    mapped = any(".map(" in line for line in verdict.advice.code)  # fields of tuples of a function have no names
     if isinstance(place, int) and place < len(verdict.fields):
-        place = verdict.fields[place]
+        place = place if mapped else verdict.fields[place]
     elif isinstance(place, int):
         return ""
     return "" if place is None else repr(place).replace("'", '"')

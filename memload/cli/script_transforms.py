@@ -245,9 +245,9 @@ def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> tuple[str, tu
         command = f"the command of line {line}" if line else f"memload write --images DIR{made.size_options}"
         notes.append(f"{made.what_sizes} {'are' if len(made.sizes) > 1 else 'is'} done once, by {command}")
     if made.others:
-        notes.append(
-            f"not followed: {', '.join(made.others)}: dataset.map(fn), or batch_transform=fn for whole batches"
-        )
+        places = "; tuples of fn have no names, so the cast is then cast={0: ...}" * bool(code)
+        others = ", ".join(made.others)
+        notes.append(f"not followed: {others}: dataset.map(fn), or batch_transform=fn for whole batches{places}")
     return code, tuple(notes)
 
 

@@ -249,6 +249,7 @@ DataLoader(datasets.ImageFolder("photos", transform=change))
     assert "augment=memload.Augment(resize=(24, 24), scale=(0.08, 1))" in transform.change[0]
     assert "Resize is done once, by the command of line 6" in transform.notes[0]
     assert transform.notes[1].startswith("not followed: ColorJitter, given_elsewhere:")
+    assert transform.notes[1].endswith("tuples of fn have no names, so the cast is then cast={0: ...}")
     (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
     assert advice.commands[0].startswith("memload write --images photos --labels folders")
 

@@ -76,6 +76,22 @@ def fit():
         yb = yb.float().to(device)
     return sum(b.float().to(device).sum().item() for a, b in val_loader)
 """
+MAPPED = """
+class Roots(Dataset):
+    def __init__(self, path):
+        self.file = h5py.File(path, "r")
+        self.images, self.labels = self.file["images"], self.file["labels"]
+    def __len__(self):
+        return 40
+    def __getitem__(self, i):
+        return np.sqrt(self.images[i]), self.labels[i]
+dataset = Roots("train.h5")
+loader = DataLoader(dataset, batch_size=16)
+loaders = [loader]
+def fit():
+    for images, labels in loader:
+        images = images.float()
+"""
 DIGITS = """
 training_data = datasets.FashionMNIST(
     root="data",
@@ -188,6 +204,7 @@ SCRIPTS = {
     "windows and the next row, of datasets without names": WINDOWS,
     "a file opened late, twice, with what each file has": LAZY,
     "parts of tensors, converted in loops and in a comprehension": TENSORS,
+    "tuples that a function makes, converted in a loop": MAPPED,
     "the quickstart": DIGITS,
     "photographs, resized by torchvision": PHOTOS,
     "photographs that csv names": NAMED,
