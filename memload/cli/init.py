@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from memload.cli.output import answer, is_json, keep
+from memload.cli.output import answer, check_folder_of, is_json, keep
 from memload.cli.script import (
     FAST_LOADER,
     IN_FAST_LOADER,
@@ -115,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
 def _write(path: Path, content: bytes) -> None:
     if os.path.lexists(path):
         raise FileExistsError(f"{path} is there already, and stays: give another name to --write")
+    check_folder_of(path, "--write")
     path.write_bytes(content)
 
 
