@@ -104,7 +104,7 @@ def _opened(one: ClassOf, sample: Sample) -> Advice:
         why = "windows are joined with rows that are not their last or the next, so they are stored once"
         return stored_once(one, sample, why)
     if any(isinstance(read.index, ast.Slice) and not _lags(read.index, one.index) for read in reads):
-        why = "these windows do not start at the sample's number, so they are stored once; in place: docs/windows.md"
+        why = "windows that do not start at the sample's number are stored once; docs/windows.md has them in place"
         return stored_once(one, sample, why)
     above = Above(one)
     rows = _rows(one, sample, above)
