@@ -12,7 +12,7 @@ import difflib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,15 +22,14 @@ from memload.cli.script import (
     IN_FAST_LOADER,
     LOADERS,
     OTHERS,
-    Advice,
     Loader,
     Script,
     Verdict,
     lines_of,
     name_of,
 )
-from memload.cli.script_collate import Collate, collate_in
-from memload.cli.script_data import composes_of_rows, verdict_of, without_classes
+from memload.cli.script_collate import collate_in, of_collate
+from memload.cli.script_data import composes_of_rows, verdict_of, verdicts_of_given, without_classes
 from memload.cli.script_loops import work_of_loops
 from memload.cli.script_names import free_name
 from memload.cli.script_transforms import arguments, casts_of_transforms, dict_of
@@ -150,7 +149,9 @@ def _loaders(script: Script) -> Iterator[Finding]:
         verdict = loader_verdict(script, loader)
         change = (f"{FAST_LOADER}(...)  # with the same arguments",) if loader.kind in LOADERS else ()
         yield Finding(line, code, "loader", verdict.why, change, native=verdict.native, safe=bool(change))
-        for one in [verdict, *_below_a_collate(script, loader)]:
+        given = loader.given.get("dataset")
+        below = verdicts_of_given(script, given) or [verdict_of(script, given, line)]
+        for one in [*[verdict] * (collate_in(script, loader) is not None), *below]:
             if one.advice:
                 at, why, told = one.line or line, one.why.rpartition(" of: ")[2], one.advice
                 said = told.code, told.commands, told.notes
@@ -170,58 +171,11 @@ def _arguments(script: Script) -> Iterator[Finding]:
             yield Finding(given.lineno, script.line(given), "argument", told)
 
 
-def _below_a_collate(script: Script, loader: Loader) -> list[Verdict]:
-    """Return the verdict on the dataset of a loader with a collate function, which comes next; none without one."""
-    if loader.kind in OTHERS or collate_in(script, loader) is None:
-        return []
-    return [verdict_of(script, loader.given.get("dataset"), loader.call.lineno)]
-
-
-def _of_collate(loader: Loader, collate: Collate, below: Verdict) -> Verdict:
-    """Return the verdict on a loader with a collate function."""
-    name, line = f"collate_fn={collate.code}", loader.given["collate_fn"].lineno
-    if collate.made is None:
-        notes = (
-            f"not followed: {collate.code} makes a batch of a list of samples; FastLoader calls it as torch does",
-            "rows of one shape need none: FastLoader stacks them, and batch_transform=fn gets the stacked batch",
-            "rows that differ in length: memload.from_arrays(x=memload.ragged(rows), ...), or ragged= in ShardWriter; "
-            "batches have values and offsets, as for EmbeddingBag, or padded (B, T) with "
-            'ragged={"x": ("padded", 0)} in FastLoader: docs/ragged.md',
-        )
-        return Verdict(False, f"{name} makes batches of samples in Python", Advice(notes=notes), line)
-    if collate.only_stacks(below.kind, len(below.fields)):
-        why = f"{name} only stacks the fields of samples, as FastLoader does by itself: it can be left out"
-        return Verdict(False, why, Advice((_without_collate(loader, {}),)), line)
-    ragged = {_field_name(one.place, below): one.pad for one in collate.joined if one.how == "padded"}
-    in_dataset = any(".with_ragged(" in line for line in below.advice.code)
-    options = {"batch_transform": f"lambda batch: {collate.of_batch()}"}
-    if ragged and not in_dataset:
-        listed = ", ".join(f'"{field}": ("padded", {pad})' for field, pad in ragged.items())
-        options = {"ragged": f"{{{listed}}}", **options}
-    after = ("where the advice for the dataset has a batch_transform, too, this one is given what that one returns",)
-    why = f"{name} makes batches of samples in Python: of batches that are stacked or padded, a function makes the same"
-    return Verdict(False, why, Advice((_without_collate(loader, options),), notes=after * (not ragged)), line)
-
-
-def _field_name(place: str | int | None, below: Verdict) -> str:
-    if isinstance(place, str):
-        return place
-    return str(below.fields[place or 0]) if (place or 0) < len(below.fields) else "FIELD"
-
-
-def _without_collate(loader: Loader, options: Mapping[str, str]) -> str:
-    """Return the code of a loader that has options of FastLoader in the place of its collate function."""
-    given = [ast.keyword(name, ast.parse(code, mode="eval").body) for name, code in options.items()]
-    kept = [one for one in loader.call.keywords if one.arg != "collate_fn"]
-    call = ast.Call(ast.parse(FAST_LOADER, mode="eval").body, loader.call.args[:6], [*kept, *given])
-    return f"{loader.name} = {ast.unparse(call)}" if loader.name else ast.unparse(call)
-
-
 def loader_verdict(script: Script, loader: Loader) -> Verdict:
     """Return whether a loader is native: by its arguments, and else by its dataset."""
     collate = collate_in(script, loader)
     if collate is not None:
-        return _of_collate(loader, collate, verdict_of(script, loader.given.get("dataset"), loader.call.lineno))
+        return of_collate(loader, collate, verdict_of(script, loader.given.get("dataset"), loader.call.lineno))
     size = loader.given.get("batch_size")
     if isinstance(size, ast.Constant) and size.value is None:
         return Verdict(None, "batch_size=None: native for BatchSamplers as sampler=, else torch's own code")
@@ -243,11 +197,10 @@ def _of_other(script: Script, loader: Loader) -> Finding:
     collate = "memload.graph_collate"
     if options:
         collate = f"functools.partial({collate}, {', '.join(options)})"
-    rest = [
-        *map(ast.unparse, loader.call.args[1:]),
-        *(f"{name}={one}" if name else f"**{one}" for name, one in named.items()),
-    ]
-    given = ", ".join([f"memload.from_graphs({data})", *rest, f"collate_fn={collate}"])
+    rest = [f"{name}={one}" if name else f"**{one}" for name, one in named.items()]
+    given = ", ".join(
+        [f"memload.from_graphs({data})", *map(ast.unparse, loader.call.args[1:]), *rest, f"collate_fn={collate}"]
+    )
     made = f"{loader.name} = " if loader.name else ""
     why = "graphs are joined by PyTorch Geometric, in Python; natively with what follows, and of files: docs/graphs.md"
     return Finding(line, code, "other", why, (f"{made}{FAST_LOADER}({given})",))
@@ -258,14 +211,8 @@ def _others(script: Script) -> Iterator[Finding]:
     called = {id(loader.call.func) for loader in script.loaders}
     for node in ast.walk(script.tree):
         if isinstance(node, ast.ClassDef) and any(script.meaning(base) in LOADERS for base in node.bases):
-            why = "FastLoader may be subclassed in the same way"
-            yield Finding(
-                node.lineno,
-                script.line(node),
-                "class",
-                why,
-                (f"class {node.name}({FAST_LOADER}): ...  # with its body",),
-            )
+            why, change = "FastLoader may be subclassed in the same way", f"class {node.name}({FAST_LOADER}): ..."
+            yield Finding(node.lineno, script.line(node), "class", why, (f"{change}  # with its body",))
         values = [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
         for value in values:
             is_test = isinstance(node, ast.Call) and script.meaning(node.func) in ("isinstance", "issubclass")
@@ -319,9 +266,8 @@ def _of_keys(script: Script, name: str) -> Iterator[Finding]:
     """Yield the argument of each loader whose transforms are an element of a dict."""
     for loader in script.loaders:
         line, given = loader.call.lineno, loader.given.get("dataset")
-        parts = (
-            [] if given is None else [given, *(arg for call in script.reached(given, line) for arg in arguments(call))]
-        )
+        calls = [] if given is None else script.reached(given, line)
+        parts = [*[given] * (given is not None), *(one for call in calls for one in arguments(call))]
         keys = [part.slice for part in parts if isinstance(part, ast.Subscript) and name_of(part.value) == name]
         if keys:
             key = given.slice if isinstance(given, ast.Subscript) else keys[0]

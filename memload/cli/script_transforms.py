@@ -20,17 +20,8 @@ _UNSEEDED = ("numpy.random.", "random.")
 """What draws from generators of the whole process, which threads share."""
 _TO_TENSORS = frozenset(
     [
-        *(
-            "ToTensor",
-            "PILToTensor",
-            "ToImage",
-            "ToDtype",
-            "ConvertImageDtype",
-            "to_tensor",
-            "pil_to_tensor",
-            "to_image",
-        ),
-        *("from_numpy", "as_tensor", "tensor", "read_image", "decode_image"),
+        *("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype", "to_tensor", "pil_to_tensor"),
+        *("to_image", "from_numpy", "as_tensor", "tensor", "read_image", "decode_image"),
     ]
 )
 
@@ -125,12 +116,9 @@ def sizes_of(script: Script, call: ast.Call, folders: Sequence[str]) -> list[str
     for known, folder in zip(turns if len(turns) == len(folders) else turns[:1] * len(folders), folders, strict=True):
         _, composed = _composed(script, call, known)
         made = _taken(script, [] if composed is None else _steps_of(script, composed))
-        unknown = (
-            ", from which a cast takes its crops"
-            if made.augment
-            else "; without --size, as they are, if all have one size"
-        )
-        option = f" --size N{' --fit crop' * bool(made.augment)}  # N: how large images are kept{unknown}"
+        option = " --size N  # N: how large images are kept; without --size, as they are, if all have one size"
+        if made.augment:
+            option = " --size N --fit crop  # N: how large images are kept, from which a cast takes its crops"
         found.append(made.size_options if made.sizes else "" if _is_of_one_size(script, folder) else option)
     return found
 

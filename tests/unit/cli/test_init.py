@@ -182,6 +182,28 @@ DataLoader(TensorDataset(x), num_workers=4, pin_memory=True)
     assert told[1][1].startswith("pin_memory=True: with a GPU")
 
 
+@pytest.mark.parametrize(
+    ("calls", "native"),
+    [
+        ("make(TensorDataset(x)); make(dataset=[1, 2])", False),
+        ("make(TensorDataset(x)); make(unknown())", None),
+        ("make(TensorDataset(x)); make(TensorDataset(y))", True),
+        ("make()", False),
+        ("", None),
+    ],
+)
+def test_a_loader_of_a_functions_argument_is_as_what_the_function_is_given(tmp_path, calls, native):
+    default = "=[3]" * (calls == "make()")
+    text = f"{HEAD}def make(dataset{default}):\n    return DataLoader(dataset)\n{calls}\n"
+    (one,) = [one for one in found(tmp_path, text) if one.about == "loader"]
+    assert one.native is native
+    assert ("gives it" in one.why) is bool(calls)
+    datasets = [other.line for other in found(tmp_path, text) if other.about == "dataset"]
+    assert datasets == {"make()": [one.line - 1], "make(TensorDataset(x)); make(dataset=[1, 2])": [one.line + 1]}.get(
+        calls, []
+    )
+
+
 def test_what_is_said_of_transforms_begins_a_sentence(tmp_path):
     text = """from torchvision import datasets, transforms
 from torch.utils.data import DataLoader

@@ -82,7 +82,7 @@ class Roots(Dataset):
         self.file = h5py.File(path, "r")
         self.images, self.labels = self.file["images"], self.file["labels"]
     def __len__(self):
-        return 40
+        return len(self.images)
     def __getitem__(self, i):
         return np.sqrt(self.images[i]), self.labels[i]
 dataset = Roots("train.h5")
@@ -92,6 +92,16 @@ def fit():
     for images, labels in loader:
         images = images.float()
 """
+HANDED = (
+    MAPPED[: MAPPED.index("dataset = ")]
+    + """
+def make_loader(dataset, shuffle=False):
+    return DataLoader(dataset, batch_size=16, shuffle=shuffle)
+dataset = Roots("train.h5")
+others = Roots("val.h5")
+loaders = [make_loader(dataset, True), make_loader(dataset=others)]
+"""
+)
 DIGITS = """
 training_data = datasets.FashionMNIST(
     root="data",
@@ -205,6 +215,7 @@ SCRIPTS = {
     "a file opened late, twice, with what each file has": LAZY,
     "parts of tensors, converted in loops and in a comprehension": TENSORS,
     "tuples that a function makes, converted in a loop": MAPPED,
+    "datasets that a function is given": HANDED,
     "the quickstart": DIGITS,
     "photographs, resized by torchvision": PHOTOS,
     "photographs that csv names": NAMED,
