@@ -12,37 +12,37 @@ import difflib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from memload.cli.output import answer, is_json, keep
+from memload.cli.output import answer, check_folder_of, is_json, keep
 from memload.cli.script import (
     FAST_LOADER,
     IN_FAST_LOADER,
     LOADERS,
     OTHERS,
-    Advice,
     Loader,
     Script,
     Verdict,
     lines_of,
     name_of,
 )
-from memload.cli.script_collate import Collate, collate_in
-from memload.cli.script_data import composes_of_rows, verdict_of, without_classes
+from memload.cli.script_collate import collate_in, of_collate
+from memload.cli.script_data import composes_of_rows, verdict_of, verdicts_of_given, without_classes
 from memload.cli.script_loops import work_of_loops
 from memload.cli.script_names import free_name
 from memload.cli.script_transforms import arguments, casts_of_transforms, dict_of
 
 _ARGUMENTS = {
-    "num_workers": "threads, not processes: leave it out, and memload chooses by the CPUs there are",
+    "num_workers": "leave it out: memload reads by threads, and chooses how many by the CPUs there are",
     "prefetch_factor": "batches ahead in all, not for each worker: leave it out, and memload chooses",
     "persistent_workers": "leave it out: memory and threads stay between epochs by default",
     "worker_init_fn": "there are no workers; random numbers in ds.map and batch_transform= are seeded by row",
     "multiprocessing_context": "there are no worker processes: leave it out",
     "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
 }
+_NONE = ast.Constant(None)
 _ONCE_NATIVE = "as before while torch's own code loads; once the loader is native, "
 _NO_LOADER = """{path}: no loader is made here, so there is nothing to change.
 Looked for, under any name that the script imports them by: torch.utils.data.DataLoader, torchdata's StatefulDataLoader,
@@ -114,12 +114,20 @@ def run(options: argparse.Namespace) -> int:
 def _write(path: Path, content: bytes) -> None:
     if os.path.lexists(path):
         raise FileExistsError(f"{path} is there already, and stays: give another name to --write")
+    check_folder_of(path, "--write")
     path.write_bytes(content)
 
 
 def findings(script: Script) -> list[Finding]:
     """Return what there is to say, in the order of lines."""
-    found = [*_loaders(script), *_others(script), *_loops(script), *_transforms(script), *_uses(script)]
+    found = [
+        *_loaders(script),
+        *_arguments(script),
+        *_others(script),
+        *_loops(script),
+        *_transforms(script),
+        *_uses(script),
+    ]
     of = {one: tuple(sorted({line for other in found if other == one for line in other.of})) for one in found}
     return [_with_loaders(script, replace(one, of=of[one])) for one in sorted(of, key=lambda one: one.line)]
 
@@ -141,73 +149,33 @@ def _loaders(script: Script) -> Iterator[Finding]:
         verdict = loader_verdict(script, loader)
         change = (f"{FAST_LOADER}(...)  # with the same arguments",) if loader.kind in LOADERS else ()
         yield Finding(line, code, "loader", verdict.why, change, native=verdict.native, safe=bool(change))
-        for one in [verdict, *_below_a_collate(script, loader)]:
+        given = loader.given.get("dataset")
+        below = verdicts_of_given(script, given) or [verdict_of(script, given, line)]
+        for one in [*[verdict] * (collate_in(script, loader) is not None), *below]:
             if one.advice:
                 at, why, told = one.line or line, one.why.rpartition(" of: ")[2], one.advice
                 said = told.code, told.commands, told.notes
                 yield Finding(at, script.code_at(at), "dataset", why, *said, of=(line,), where=told.where)
-        for name, why in _ARGUMENTS.items():
-            given = loader.given.get(name)
-            if given is not None and ast.unparse(given) not in ("0", "False", "None"):
-                code = script.line(given)
-                when = "" if verdict.native is not False or name == "pin_memory" else _ONCE_NATIVE
-                yield Finding(given.lineno, code, "argument", f"{name}={ast.unparse(given)}: {when}{why}")
 
 
-def _below_a_collate(script: Script, loader: Loader) -> list[Verdict]:
-    """Return the verdict on the dataset of a loader with a collate function, which comes next; none without one."""
-    if loader.kind in OTHERS or collate_in(script, loader) is None:
-        return []
-    return [verdict_of(script, loader.given.get("dataset"), loader.call.lineno)]
-
-
-def _of_collate(loader: Loader, collate: Collate, below: Verdict) -> Verdict:
-    """Return the verdict on a loader with a collate function."""
-    name, line = f"collate_fn={collate.code}", loader.given["collate_fn"].lineno
-    if collate.made is None:
-        notes = (
-            f"not followed: {collate.code} makes a batch of a list of samples; FastLoader calls it as torch does",
-            "rows of one shape need none: FastLoader stacks them, and batch_transform=fn gets the stacked batch",
-            "rows that differ in length: memload.from_arrays(x=memload.ragged(rows), ...), or ragged= in ShardWriter; "
-            "batches have values and offsets, as for EmbeddingBag, or padded (B, T) with "
-            'ragged={"x": ("padded", 0)} in FastLoader: docs/ragged.md',
-        )
-        return Verdict(False, f"{name} makes batches of samples in Python", Advice(notes=notes), line)
-    if collate.only_stacks(below.kind, len(below.fields)):
-        why = f"{name} only stacks the fields of samples, as FastLoader does by itself: it can be left out"
-        return Verdict(False, why, Advice((_without_collate(loader, {}),)), line)
-    ragged = {_field_name(one.place, below): one.pad for one in collate.joined if one.how == "padded"}
-    in_dataset = any(".with_ragged(" in line for line in below.advice.code)
-    options = {"batch_transform": f"lambda batch: {collate.of_batch()}"}
-    if ragged and not in_dataset:
-        listed = ", ".join(f'"{field}": ("padded", {pad})' for field, pad in ragged.items())
-        options = {"ragged": f"{{{listed}}}", **options}
-    after = (
-        "if the advice for the dataset has a batch_transform, too: that one first, and this one of what it returns",
-    )
-    why = f"{name} makes batches of samples in Python: of batches that are stacked or padded, a function makes the same"
-    return Verdict(False, why, Advice((_without_collate(loader, options),), notes=after * (not ragged)), line)
-
-
-def _field_name(place: str | int | None, below: Verdict) -> str:
-    if isinstance(place, str):
-        return place
-    return str(below.fields[place or 0]) if (place or 0) < len(below.fields) else "FIELD"
-
-
-def _without_collate(loader: Loader, options: Mapping[str, str]) -> str:
-    """Return the code of a loader that has options of FastLoader in the place of its collate function."""
-    given = [ast.keyword(name, ast.parse(code, mode="eval").body) for name, code in options.items()]
-    kept = [one for one in loader.call.keywords if one.arg != "collate_fn"]
-    call = ast.Call(ast.parse(FAST_LOADER, mode="eval").body, loader.call.args[:6], [*kept, *given])
-    return f"{loader.name} = {ast.unparse(call)}" if loader.name else ast.unparse(call)
+def _arguments(script: Script) -> Iterator[Finding]:
+    """Yield what is said of arguments that mean something else, of each once, at the first loader that has it."""
+    loaders = [one for one in script.loaders if one.kind not in OTHERS]
+    for name, why in _ARGUMENTS.items():
+        having = [one for one in loaders if ast.unparse(one.given.get(name, _NONE)) not in ("0", "False", "None")]
+        lines = [str(one.given[name].lineno) for one in having[1:]]
+        also = f", likewise in line{'s' * (len(lines) > 1)} {', '.join(lines)}" if lines else ""
+        by_torch = name != "pin_memory" and any(loader_verdict(script, one).native is False for one in having)
+        for given in (one.given[name] for one in having[:1]):
+            told = f"{name}={ast.unparse(given)}{also}: {_ONCE_NATIVE * by_torch}{why}"
+            yield Finding(given.lineno, script.line(given), "argument", told)
 
 
 def loader_verdict(script: Script, loader: Loader) -> Verdict:
     """Return whether a loader is native: by its arguments, and else by its dataset."""
     collate = collate_in(script, loader)
     if collate is not None:
-        return _of_collate(loader, collate, verdict_of(script, loader.given.get("dataset"), loader.call.lineno))
+        return of_collate(loader, collate, verdict_of(script, loader.given.get("dataset"), loader.call.lineno))
     size = loader.given.get("batch_size")
     if isinstance(size, ast.Constant) and size.value is None:
         return Verdict(None, "batch_size=None: native for BatchSamplers as sampler=, else torch's own code")
@@ -229,11 +197,10 @@ def _of_other(script: Script, loader: Loader) -> Finding:
     collate = "memload.graph_collate"
     if options:
         collate = f"functools.partial({collate}, {', '.join(options)})"
-    rest = [
-        *map(ast.unparse, loader.call.args[1:]),
-        *(f"{name}={one}" if name else f"**{one}" for name, one in named.items()),
-    ]
-    given = ", ".join([f"memload.from_graphs({data})", *rest, f"collate_fn={collate}"])
+    rest = [f"{name}={one}" if name else f"**{one}" for name, one in named.items()]
+    given = ", ".join(
+        [f"memload.from_graphs({data})", *map(ast.unparse, loader.call.args[1:]), *rest, f"collate_fn={collate}"]
+    )
     made = f"{loader.name} = " if loader.name else ""
     why = "graphs are joined by PyTorch Geometric, in Python; natively with what follows, and of files: docs/graphs.md"
     return Finding(line, code, "other", why, (f"{made}{FAST_LOADER}({given})",))
@@ -244,14 +211,8 @@ def _others(script: Script) -> Iterator[Finding]:
     called = {id(loader.call.func) for loader in script.loaders}
     for node in ast.walk(script.tree):
         if isinstance(node, ast.ClassDef) and any(script.meaning(base) in LOADERS for base in node.bases):
-            why = "FastLoader may be subclassed in the same way"
-            yield Finding(
-                node.lineno,
-                script.line(node),
-                "class",
-                why,
-                (f"class {node.name}({FAST_LOADER}): ...  # with its body",),
-            )
+            why, change = "FastLoader may be subclassed in the same way", f"class {node.name}({FAST_LOADER}): ..."
+            yield Finding(node.lineno, script.line(node), "class", why, (f"{change}  # with its body",))
         values = [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
         for value in values:
             is_test = isinstance(node, ast.Call) and script.meaning(node.func) in ("isinstance", "issubclass")
@@ -282,7 +243,8 @@ def _transforms(script: Script) -> Iterator[Finding]:
     for made, line, cast, notes in casts_of_transforms(script) if script.loaders else ():
         if line in of_rows:
             continue
-        why = f"of rows that memload reads{', as a cast that its threads do while they gather' if cast else ''}"
+        done = "A cast does this to rows that memload reads, while its threads gather them"
+        why = done if cast else "Rows that memload reads have no transform, but what follows"
         if "Augment(" in cast:
             why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
         code, where, of = (f'cast={{"image": {cast}}}  {IN_FAST_LOADER}',) * bool(cast), "", script.loaders_of(made)
@@ -304,14 +266,20 @@ def _of_keys(script: Script, name: str) -> Iterator[Finding]:
     """Yield the argument of each loader whose transforms are an element of a dict."""
     for loader in script.loaders:
         line, given = loader.call.lineno, loader.given.get("dataset")
-        parts = (
-            [] if given is None else [given, *(arg for call in script.reached(given, line) for arg in arguments(call))]
-        )
+        calls = [] if given is None else script.reached(given, line)
+        parts = [*[given] * (given is not None), *(one for call in calls for one in arguments(call))]
         keys = [part.slice for part in parts if isinstance(part, ast.Subscript) and name_of(part.value) == name]
         if keys:
             key = given.slice if isinstance(given, ast.Subscript) else keys[0]
             code = f'cast={{"image": {_casts_of(script, name)}[{ast.unparse(key)}]}}  {IN_FAST_LOADER}'
-            yield Finding(line, script.line(loader.call), "transform", "with its cast", (code,), of=(line,))
+            yield Finding(
+                line,
+                script.line(loader.call),
+                "transform",
+                "The loader has the cast of its transform",
+                (code,),
+                of=(line,),
+            )
 
 
 # The text

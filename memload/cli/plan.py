@@ -19,6 +19,7 @@ from memload.dtypes import as_torch_dtype
 from memload.engine.tiers.tier import Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.guards import check_memory
+from memload.monitoring.log import read_log
 from memload.monitoring.plots import with_ending
 from memload.planning.account import Account
 from memload.planning.planner import plan
@@ -37,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
     if options.beside and not options.plot:
         raise ValueError("--beside is drawn into a plot: give --plot as well")
     check_plot(options.plot, "--plot")
+    if options.log:
+        read_log(options.log)  # an error in it comes before the plan
     data = _data(options)
     found = _plan(options, data, by_set(options.tier, "--tier"))
     if not is_json(options):

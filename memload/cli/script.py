@@ -124,6 +124,10 @@ class Script:
         script.loaders = sorted(_loaders(script), key=lambda one: one.call.lineno)
         return script
 
+    def file_at(self, path: str) -> Path | None:
+        """Return what lies at a path that the script names, here or beside the script; None without anything there."""
+        return next((one for one in (Path(path), self.path.parent / path) if path and one.exists()), None)
+
     def line(self, node: ast.stmt | ast.expr) -> str:
         """Return the source line on which a node begins, without indentation."""
         return self.code_at(node.lineno)

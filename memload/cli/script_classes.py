@@ -66,12 +66,9 @@ def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
 def _in_its_place(one: ClassOf, advice: Advice) -> Advice:
     """Return advice with where its code stands."""
     unknown = ("PATH: the script does not say the path where it could be followed",)
-    notes = (
-        *advice.notes,
-        *unknown * any("(PATH" in line for line in advice.code),
-        *(_attributes_used(one) if advice.code else ()),
-    )
-    return Advice(advice.code, advice.commands, notes, place_of(one.script, one.call))
+    notes = [*advice.notes, *unknown * any("(PATH" in line for line in advice.code)]
+    used = _attributes_used(one) if advice.code else ()
+    return Advice(advice.code, advice.commands, (*notes, *used), place_of(one.script, one.call))
 
 
 def _attributes_used(one: ClassOf) -> Iterator[str]:
@@ -104,7 +101,7 @@ def _opened(one: ClassOf, sample: Sample) -> Advice:
         why = "windows are joined with rows that are not their last or the next, so they are stored once"
         return stored_once(one, sample, why)
     if any(isinstance(read.index, ast.Slice) and not _lags(read.index, one.index) for read in reads):
-        why = "these windows do not start at the sample's number, so they are stored once; in place: docs/windows.md"
+        why = "windows that do not start at the sample's number are stored once; docs/windows.md has them in place"
         return stored_once(one, sample, why)
     above = Above(one)
     rows = _rows(one, sample, above)
@@ -248,12 +245,7 @@ def _lags(where: ast.Slice, index: str, ahead: int = 0) -> str:
         ahead: how many rows the other fields are behind the last of these.
     """
     above = where.upper
-    if (
-        where.step is not None
-        or where.lower is None
-        or name_of(where.lower) != index
-        or not isinstance(above, ast.BinOp)
-    ):
+    if where.step is not None or name_of(where.lower) != index or not isinstance(above, ast.BinOp):
         return ""
     if not isinstance(above.op, ast.Add) or name_of(above.left) != index:
         return ""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from memload.cli.script import OTHERS, Loader, Script, name_of
+from memload.cli.script import FAST_LOADER, OTHERS, Advice, Loader, Script, Verdict, name_of
 
 _DEFAULT = frozenset(
     [
@@ -129,11 +129,45 @@ def of_padded(collate: Collate | None, fields: Sequence[str]) -> str:
     return f".with_ragged({{{listed}}})" if named else ""
 
 
-def name_in(fields: Sequence[str], place: Place) -> str:
+def name_in(fields: Sequence[str | int], place: Place) -> str:
     """Return the name of a field that a collate function joins, or FIELD where it is not known."""
     if isinstance(place, str):
         return place
-    return fields[place or 0] if (place or 0) < len(fields) else "FIELD"
+    return str(fields[place or 0]) if (place or 0) < len(fields) else "FIELD"
+
+
+def of_collate(loader: Loader, collate: Collate, below: Verdict) -> Verdict:
+    """Return the verdict on a loader with a collate function."""
+    name, line = f"collate_fn={collate.code}", loader.given["collate_fn"].lineno
+    if collate.made is None:
+        notes = (
+            f"not followed: {collate.code} makes a batch of a list of samples; FastLoader calls it as torch does",
+            "rows of one shape need none: FastLoader stacks them, and batch_transform=fn gets the stacked batch",
+            "rows that differ in length: memload.from_arrays(x=memload.ragged(rows), ...), or ragged= in ShardWriter; "
+            "batches have values and offsets, as for EmbeddingBag, or padded (B, T) with "
+            'ragged={"x": ("padded", 0)} in FastLoader: docs/ragged.md',
+        )
+        return Verdict(False, f"{name} makes batches of samples in Python", Advice(notes=notes), line)
+    if collate.only_stacks(below.kind, len(below.fields)):
+        why = f"{name} only stacks the fields of samples, as FastLoader does by itself: it can be left out"
+        return Verdict(False, why, Advice((_without_collate(loader, {}),)), line)
+    ragged = {name_in(below.fields, one.place): one.pad for one in collate.joined if one.how == "padded"}
+    in_dataset = any(".with_ragged(" in line for line in below.advice.code)
+    options = {"batch_transform": f"lambda batch: {collate.of_batch()}"}
+    if ragged and not in_dataset:
+        listed = ", ".join(f'"{field}": ("padded", {pad})' for field, pad in ragged.items())
+        options = {"ragged": f"{{{listed}}}", **options}
+    after = ("where the advice for the dataset has a batch_transform, too, this one is given what that one returns",)
+    why = f"{name} makes batches of samples in Python: of batches that are stacked or padded, a function makes the same"
+    return Verdict(False, why, Advice((_without_collate(loader, options),), notes=after * (not ragged)), line)
+
+
+def _without_collate(loader: Loader, options: Mapping[str, str]) -> str:
+    """Return the code of a loader that has options of FastLoader in the place of its collate function."""
+    given = [ast.keyword(name, ast.parse(code, mode="eval").body) for name, code in options.items()]
+    kept = [one for one in loader.call.keywords if one.arg != "collate_fn"]
+    call = ast.Call(ast.parse(FAST_LOADER, mode="eval").body, loader.call.args[:6], [*kept, *given])
+    return f"{loader.name} = {ast.unparse(call)}" if loader.name else ast.unparse(call)
 
 
 def collate_of(script: Script, call: ast.Call) -> Collate | None:

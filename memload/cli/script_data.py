@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from memload.cli.script import Advice, Loader, Script, Verdict, name_of
 from memload.cli.script_classes import of_class
 from memload.cli.script_names import lines_of_set, name_of_set, place_of
 from memload.cli.script_transforms import sizes_of
-from memload.cli.script_values import folders_of
+from memload.cli.script_values import folders_of, given_to
 
 _IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "CIFAR10", "CIFAR100", "USPS")
 _PLANES = {"CIFAR10": ".transpose(0, 3, 1, 2)", "CIFAR100": ".transpose(0, 3, 1, 2)"}
@@ -23,6 +24,8 @@ _UNKNOWN = Verdict(None, "what this dataset is, only running the script tells; d
 def verdict_of(script: Script, node: ast.expr | None, before: int, depth: int = 0) -> Verdict:
     """Return the verdict on the dataset that an expression stands for, where it is used on a line."""
     value = None if node is None else script.value_of(_container(node), before)
+    if value is None and depth <= 8 and (parts := verdicts_of_given(script, node, depth)):
+        return _worst(parts)
     if isinstance(value, ast.DictComp):
         value = value.value
     elif isinstance(value, ast.Dict) and value.values:
@@ -30,18 +33,19 @@ def verdict_of(script: Script, node: ast.expr | None, before: int, depth: int = 
     if value is None or depth > 8:
         return _UNKNOWN
     if isinstance(value, (ast.List, ast.ListComp, ast.Tuple)):
-        return Verdict(
-            False,
-            "a list of samples is indexed by torch's own code",
-            Advice(
-                ("dataset = memload.from_arrays(x=x, y=y)",),
-                notes=("x, y: arrays or tensors of all samples, one row for each",),
-            ),
-            value.lineno,
-        )
+        notes = ("x, y: arrays or tensors of all samples, one row for each",)
+        advice = Advice(("dataset = memload.from_arrays(x=x, y=y)",), notes=notes)
+        return Verdict(False, "a list of samples is indexed by torch's own code", advice, value.lineno)
     if not isinstance(value, ast.Call):
         return _UNKNOWN
     return _of_call(script, value, depth)
+
+
+def verdicts_of_given(script: Script, node: ast.expr | None, depth: int = 0) -> list[Verdict]:
+    """Return the verdicts on the datasets that calls give to a parameter of a function; [] of other expressions."""
+    values = [] if node is None else given_to(script, node)
+    found = [(one.lineno, verdict_of(script, one, one.lineno, depth + 1)) for one in values]
+    return [replace(one, why=f"{name_of(node)}, as line {line} gives it: {one.why}") for line, one in found]
 
 
 def _container(node: ast.expr) -> ast.expr:
@@ -69,15 +73,10 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
     if name.startswith("torchvision.datasets."):
         return _of_torchvision(script, short, call)
     if name == "datasets.load_dataset" or name.endswith(".load_from_disk"):
-        return Verdict(
-            None,
-            "a Hugging Face dataset is native in the torch format, of columns of numbers",
-            Advice(
-                ('dataset = dataset.with_format("torch")',),
-                notes=("docs/sources.md; images: memload write --images",),
-            ),
-            call.lineno,
-        )
+        notes = ("docs/sources.md; images: memload write --images",)
+        advice = Advice(('dataset = dataset.with_format("torch")',), notes=notes)
+        why = "a Hugging Face dataset is native in the torch format, of columns of numbers"
+        return Verdict(None, why, advice, call.lineno)
     return _UNKNOWN
 
 
@@ -86,17 +85,9 @@ def _of_tensors(script: Script, call: ast.Call) -> Verdict:
         value = script.value_of(argument, call.lineno)
         moved = [node for part in (argument, value) if part for node in ast.walk(part) if is_move(node)]
         if moved:
-            return Verdict(
-                False,
-                "a TensorDataset of tensors on a GPU is indexed by torch",
-                Advice(
-                    ("device=device  # in FastLoader",),
-                    notes=(
-                        "keep the tensors on the CPU here; or have all of them on the device: memload.to_device(ds)",
-                    ),
-                ),
-                call.lineno,
-            )
+            notes = ("keep the tensors on the CPU here; or have all of them on the device: memload.to_device(ds)",)
+            advice = Advice(("device=device  # in FastLoader",), notes=notes)
+            return Verdict(False, "a TensorDataset of tensors on a GPU is indexed by torch", advice, call.lineno)
     fields = tuple(range(len(call.args)))
     return Verdict(True, "a TensorDataset of tensors on the CPU", fields=fields, kind="tuple")
 
@@ -130,25 +121,22 @@ def _is_device(node: ast.expr) -> bool:
 
 
 def _of_parts(kind: str, parts: Sequence[Verdict]) -> Verdict:
-    worst = next((one for one in parts if one.native is False), None) or next(
-        (one for one in parts if one.native is None), None
-    )
-    if worst is None and parts:
-        return Verdict(True, f"{kind} of parts that are native")
-    return Verdict(None, f"{kind} of parts that the script does not show") if worst is None else worst
+    if not parts:
+        return Verdict(None, f"{kind} of parts that the script does not show")
+    worst = _worst(parts)
+    return Verdict(True, f"{kind} of parts that are native") if worst.native else worst
+
+
+def _worst(parts: Sequence[Verdict]) -> Verdict:
+    return min(parts, key=lambda one: (False, None, True).index(one.native))
 
 
 def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
     if kind == "FakeData":
         return Verdict(False, "FakeData makes images as they are asked for", line=call.lineno)
     if kind in _IN_MEMORY:
-        return Verdict(
-            False,
-            f"{kind} has its images in memory, and makes a PIL image of each and transforms it in Python",
-            _from_memory(script, kind, call),
-            call.lineno,
-            ("image", "label"),
-        )
+        why = f"{kind} has its images in memory, and makes a PIL image of each and transforms it in Python"
+        return Verdict(False, why, _from_memory(script, kind, call), call.lineno, ("image", "label"))
     why = f"{kind} decodes each image in each epoch, in Python"
     return Verdict(False, why, _from_folders(script, kind, call), call.lineno, ("image", "label"))
 
@@ -184,8 +172,7 @@ def _from_folders(script: Script, kind: str, call: ast.Call) -> Advice:
     folders = _folders(script, call) or ["DIR"]
     labels = " --labels folders" if kind in _FOLDERS else ""
     targets = targets_of(script, call)
-    sizes = sizes_of(script, call)
-    by_turn = sizes if len(sizes) == len(folders) else sizes[:1] * len(folders)
+    by_turn = sizes_of(script, call, folders)
     commands = [
         f"memload write --images {folder}{labels}{size.partition('  #')[0]} {target}"
         for folder, size, target in zip(folders, by_turn, targets, strict=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import csv
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from memload.cli.script import IN_FAST_LOADER, Advice, name_of
@@ -10,6 +13,7 @@ from memload.cli.script_names import is_none, local_of, quoted
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import is_composed, is_to_tensor, sizes_of
 from memload.cli.script_values import text_of
+from memload.images.tables import KEYS
 
 _IMAGES = frozenset(
     [
@@ -19,13 +23,6 @@ _IMAGES = frozenset(
     ]
 )
 _TABLES = frozenset(["pandas.read_csv", "pandas.read_json", "pandas.read_parquet", "csv.DictReader", "csv.reader"])
-_NAMED = frozenset(
-    [
-        *("file", "file_name", "stem", "filename", "filepath", "image"),
-        *("image_path", "image_name", "key"),
-    ]
-)
-"""Columns of a table that `memload write` takes for names of images without being told."""
 
 
 def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]:
@@ -45,7 +42,7 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     folder = _folder(one, opened.args[0])
     named = _column_of_names(one, opened.args[0])
     name = named if isinstance(named, str) and named else "NAME"
-    option = f" --image-column {name}" if table and name not in _NAMED else ""
+    option = f" --image-column {shlex.quote(name)}" if table and name not in KEYS else ""
     others = [ClassOf(one.script, one.made, node) for node in ast.walk(one.script.tree) if isinstance(node, ast.Call)]
     sets = [other for other in others if one.script.called(other.call) == one.made.name]
     sharing = [other for other in sets if _folder(other, opened.args[0]) == folder]
@@ -59,7 +56,7 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     if not table:
         in_order = ["image", "label"] if len(in_order) == 2 else []
     form = f".as_tuple({', '.join(map(quoted, in_order))})" if sample.kind == "tuple" and len(fields) > 1 else ""
-    size, _, note = sizes_of(one.script, one.call)[0].partition("  # ")
+    size, _, note = sizes_of(one.script, one.call, [folder])[0].partition("  # ")
     notes = ["images are decoded once, in C", *[note] * bool(note)]
     notes += _placeholders(table, {"NAME": named} if "NAME" in option else {}, numbers)
     if not table:
@@ -179,7 +176,18 @@ def _column(one: ClassOf, code: ast.expr) -> str | int | None:
     last = axes[-1]
     if isinstance(last, ast.Constant) and isinstance(last.value, str):
         return last.value
-    return last.value if isinstance(last, ast.Constant) and isinstance(last.value, int) else None
+    place = last.value if isinstance(last, ast.Constant) and isinstance(last.value, int) else None
+    return None if place is None else dict(enumerate(_headings(one))).get(place, place)
+
+
+def _headings(one: ClassOf) -> Sequence[str]:
+    """Return the headings of the CSV table that a class reads as it is; [] if it is not there, or read otherwise."""
+    call, path = next(_tables(one)), one.script.file_at(_table(one))
+    if path is None or path.suffix != ".csv" or call.keywords or len(call.args) > 1:
+        return []
+    with contextlib.suppress(OSError, ValueError, csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
+        return next(csv.reader(file), [])
+    return []
 
 
 def _column_of_names(one: ClassOf, path: ast.expr) -> str | int | None:

@@ -96,13 +96,9 @@ def _casts(loaders: tuple[Loader, ...], found: Sequence[tuple[int, tuple[str, st
     if "FIELD" in fields:
         code += "; FIELD: a field's name, or 0, 1 in tuples"
     for line in sorted({line for line, _ in found}):
-        is_first = line == found[0][0]
-        yield Work(
-            line,
-            loaders,
-            _CONVERTED if is_first else f"likewise, by the cast of line {found[0][0]}",
-            (code,) * is_first,
-        )
+        first = found[0][0]
+        why = _CONVERTED if line == first else f"likewise, by the cast of line {first}"
+        yield Work(line, loaders, why, (code,) * (line == first))
 
 
 def _around(script: Script, loop: Loop, call: ast.Call) -> tuple[ast.expr, list[Step]]:
@@ -150,8 +146,9 @@ def _field(node: ast.expr, loop: Loop, verdict: Verdict) -> str:
         inner = [one for one in ast.walk(targets) if isinstance(one, ast.Tuple)]
         elements = [name_of(one) for one in inner[-1].elts] if inner else []
         place = elements.index(node.id) if node.id in elements else None
+    mapped = any(".map(" in line for line in verdict.advice.code)  # fields of tuples of a function have no names
     if isinstance(place, int) and place < len(verdict.fields):
-        place = verdict.fields[place]
+        place = place if mapped else verdict.fields[place]
     elif isinstance(place, int):
         return ""
     return "" if place is None else repr(place).replace("'", '"')

@@ -10,7 +10,7 @@ from memload.cli.script_names import draws_random, free_name, is_generator, quot
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import split_at_random
 
-_ONCE = "the lines that write run once, before training: afterwards the set is there, and they are left out"
+_ONCE = "{} is written in the first run, by one process, and then opened: remove it where the data or the class change"
 
 
 def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
@@ -18,32 +18,29 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     made, random, noise, tensors, sized = split_at_random(one.script, one.call)
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
-    notes = [why, _ONCE] if why else [_ONCE]
+    notes = [*[why] * bool(why), _ONCE.format(one.shards)]
     if draws(one):
-        notes.append(
-            "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is "
-            "stored with them is the same in each epoch"
-        )
+        told = "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is"
+        notes.append(f"{told} stored with them is the same in each epoch")
     notes += [f"rows of a set have one shape: give {step} both sides if it keeps proportions" for step in sized]
     is_dict = sample is not None and sample.kind == "dict"
     form = "" if is_dict else _form(fields)
     if collate is None or (collate.made is not None and not collate.padded):
-        lines = _batches(one, made, [] if is_dict else fields, fields if is_dict else [])
+        written = _batches(one, made, [] if is_dict else fields, fields if is_dict else [])
     else:
         ragged = [name_in(fields, place) for place in collate.padded]
-        lines = _samples(one, made, fields, is_dict, ragged)
+        written = _samples(one, made, fields, is_dict, ragged)
         if not ragged:
-            notes.append(
-                'rows that differ in length: ragged=["NAME"] in ShardWriter names their fields, docs/ragged.md'
-            )
+            named = 'ragged=["NAME"] in ShardWriter names their fields'
+            notes.append(f"rows that differ in length: {named}, docs/ragged.md")
+    guard = f"if not os.path.exists({quoted(one.shards)}):"  # a set is there once it is complete
+    lines = (*["import os"] * ("os" not in one.script.imported), guard, *(f"    {line}" for line in written))
     opened = f'memload.open("{one.shards}"){form}'
     padded = of_padded(collate, fields)
     if not random:
         return Advice((*lines, f"{one.name} = {opened}{padded}"), notes=tuple(notes))
-    notes += [
-        f"{name} draws from a generator that threads share: torch.randint in its place is drawn by row"
-        for name in noise
-    ]
+    shared = "draws from a generator that threads share: torch.randint in its place is drawn by row"
+    notes += [f"{name} {shared}" for name in noise]
     steps = one.free("random")
     function = f"lambda sample: {steps}({{name: value.numpy() for name, value in sample.items()}})"
     if not is_dict:
@@ -76,7 +73,7 @@ def _batches(one: ClassOf, made: str, fields: list[str], names: list[str]) -> li
         of_tuples = f"{writer}.extend(x={batch}[0], y={batch}[1])"
         extend = f"{writer}.extend(**{batch})  # a dict of fields; of tuples: {of_tuples}"
     return [
-        f'with memload.ShardWriter("{one.shards}") as {writer}:  # in the first run only; not augmented',
+        f'with memload.ShardWriter("{one.shards}") as {writer}:',
         f"    for {batch} in memload.FastLoader({made}, batch_size=64):",
         f"        {extend}",
     ]
@@ -94,7 +91,7 @@ def _samples(one: ClassOf, made: str, fields: list[str], is_dict: bool, ragged: 
     named = f", ragged=[{', '.join(map(quoted, ragged))}]" if ragged else ""
     return [
         f"{samples} = {made}",
-        f'with memload.ShardWriter("{one.shards}"{named}) as {writer}:  # in the first run only; not augmented',
+        f'with memload.ShardWriter("{one.shards}"{named}) as {writer}:',
         f"    for {number} in range(len({samples})):",
         f"        {sample} = {samples}[{number}]",
         f"        {append}",

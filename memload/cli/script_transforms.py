@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memload.cli.script import Script, name_of
 from memload.cli.script_names import draws_random
 from memload.cli.script_values import text_of, turns_around
+from memload.formats.paths import IMAGES
+from memload.images.files import read_headers
 
+_MOST_LOOKED_AT = 10_000  # files of a folder
 _COMPOSE = ("transforms.Compose", "v2.Compose")
 _UNSEEDED = ("numpy.random.", "random.")
 """What draws from generators of the whole process, which threads share."""
 _TO_TENSORS = frozenset(
     [
-        *(
-            "ToTensor",
-            "PILToTensor",
-            "ToImage",
-            "ToDtype",
-            "ConvertImageDtype",
-            "to_tensor",
-            "pil_to_tensor",
-            "to_image",
-        ),
-        *("from_numpy", "as_tensor", "tensor", "read_image", "decode_image"),
+        *("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype", "to_tensor", "pil_to_tensor"),
+        *("to_image", "from_numpy", "as_tensor", "tensor", "read_image", "decode_image"),
     ]
 )
 
@@ -110,21 +106,34 @@ def is_to_tensor(script: Script, given: ast.expr) -> bool:
     return script.called(script.value_of(given, 10**9)).rpartition(".")[2] == "ToTensor"
 
 
-def sizes_of(script: Script, call: ast.Call) -> list[str]:
+def sizes_of(script: Script, call: ast.Call, folders: Sequence[str]) -> list[str]:
     """Return the options of `memload write --images` for the sizes that a dataset's transforms give its images.
 
     Returns:
-        one text for each turn of a comprehension around the call, such as " --size 256 --fit crop --crop 224"; behind
-        "  # " follows what its N is
+        one text for each folder, such as " --size 256 --fit crop --crop 224"; behind "  # " follows what its N is
     """
-    found = []
-    for known in turns_around(script, call):
+    turns, found = turns_around(script, call), []
+    for known, folder in zip(turns if len(turns) == len(folders) else turns[:1] * len(folders), folders, strict=True):
         _, composed = _composed(script, call, known)
         made = _taken(script, [] if composed is None else _steps_of(script, composed))
-        of_crops = " --size N --fit crop  # N: how large images are kept, from which a cast takes its crops"
-        unknown = " --size N  # N: how large images are kept; without --size, as they are, if all have one size"
-        found.append(made.size_options if made.sizes else of_crops if made.augment else unknown)
+        option = " --size N  # N: how large images are kept; without --size, as they are, if all have one size"
+        if made.augment:
+            option = " --size N --fit crop  # N: how large images are kept, from which a cast takes its crops"
+        found.append(made.size_options if made.sizes else "" if _is_of_one_size(script, folder) else option)
     return found
+
+
+def _is_of_one_size(script: Script, folder: str) -> bool:
+    """Return whether there is such a folder, with not too many files to look at, and its images have one size."""
+    place = script.file_at(folder)
+    files = [] if place is None else [*itertools.islice(place.rglob("*"), _MOST_LOOKED_AT + 1)]
+    images = {str(one): one for one in files if one.name.lower().endswith(IMAGES)}
+    if place is None or len(files) > _MOST_LOOKED_AT:
+        return False
+    with contextlib.suppress(ImportError):
+        headers, _ = read_headers(place, images, threads=2, progress=False)
+        return len({one.size for one in headers.values()}) == 1
+    return False
 
 
 def _line_of_sizes(script: Script, compose: ast.Call) -> int:
@@ -222,11 +231,11 @@ def _cast(script: Script, steps: Sequence[ast.expr], line: int) -> tuple[str, tu
         )
     if made.sizes:
         command = f"the command of line {line}" if line else f"memload write --images DIR{made.size_options}"
-        notes.append(f"{made.what_sizes}: once, by {command}")
+        notes.append(f"{made.what_sizes} {'are' if len(made.sizes) > 1 else 'is'} done once, by {command}")
     if made.others:
-        notes.append(
-            f"not followed: {', '.join(made.others)}: dataset.map(fn), or batch_transform=fn for whole batches"
-        )
+        places = "; tuples of fn have no names, so the cast is then cast={0: ...}" * bool(code)
+        others = ", ".join(made.others)
+        notes.append(f"not followed: {others}: dataset.map(fn), or batch_transform=fn for whole batches{places}")
     return code, tuple(notes)
 
 

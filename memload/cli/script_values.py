@@ -105,26 +105,27 @@ def _meant(script: Script, node: ast.expr, before: int) -> Iterator[ast.expr]:
         return
     if isinstance(node, ast.Attribute):
         yield from _defaults_of_option(script, node.attr)
-    else:
-        yield from _given(script, node)
+    elif len(values := given_to(script, node)) == 1:
+        yield from values
 
 
-def _given(script: Script, node: ast.expr) -> Iterator[ast.expr]:
-    """Yield what a function's parameter is given where there is one call of it, and else its default."""
+def given_to(script: Script, node: ast.expr) -> list[ast.expr]:
+    """Return what calls give to the parameter of a function that a name is, or its default; [] of other names."""
     for function in (one for one in ast.walk(script.tree) if isinstance(one, ast.FunctionDef)):
         names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
         if name_of(node) not in names or not any(inner is node for inner in ast.walk(function)):
             continue
         place = names.index(name_of(node))
-        calls = [
-            one for one in ast.walk(script.tree) if isinstance(one, ast.Call) and name_of(one.func) == function.name
+        behind = place - len(names) + len(function.args.defaults)
+        default = function.args.defaults[behind : behind + 1] if behind >= 0 else []
+        calls = [one for one in ast.walk(script.tree) if name_of(getattr(one, "func", None)) == function.name]
+        found = [
+            [*one.args[place:][:1], *(k.value for k in one.keywords if k.arg == name_of(node)), *default][:1]
+            for one in calls
+            if isinstance(one, ast.Call)
         ]
-        if len(calls) == 1:
-            yield from calls[0].args[place : place + 1]
-            yield from (one.value for one in calls[0].keywords if one.arg == name_of(node))
-        behind = place - (len(names) - len(function.args.defaults))
-        if len(calls) <= 1 and behind >= 0:
-            yield function.args.defaults[behind]
+        return [value for values in found or [default] for value in values]
+    return []
 
 
 def _defaults_of_option(script: Script, name: str) -> Iterator[ast.expr]:

@@ -192,7 +192,10 @@ def _position(key: Any, names: Sequence[str], length: int) -> int:
     if key in names:
         return names.index(key)
     if not isinstance(key, int) or not 0 <= key < length:
-        raise KeyError(f"cast= names the field {key!r}; batches have the positions 0 to {length - 1}")
+        raise KeyError(
+            f"cast= names the field {key!r}; batches have the positions 0 to {length - 1}, and no names where "
+            ".map(fn) returns tuples: give a position, as in cast={0: torch.float32}"
+        )
     return key
 
 

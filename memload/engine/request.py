@@ -62,7 +62,7 @@ class EngineOptions:
         for name in ("threads", "depth", "transform_threads"):
             value = getattr(self, name)
             if value is not None and not (is_whole(value) and 0 < value <= MOST):
-                raise ValueError(f"{name} must be an int from 1 to {MOST}, or None: memload chooses; got {value!r}")
+                raise ValueError(f"{name} must be an int from 1 to {MOST}, got {value!r}; left out, memload chooses it")
             object.__setattr__(self, name, None if value is None else int(value))
         if not (self.direct is None or isinstance(self.direct, bool)):
             raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")

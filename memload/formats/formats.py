@@ -154,7 +154,7 @@ def is_directory(path: Path) -> bool:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(f"{path}: {nothing_at(path)}") from None
+        raise FileNotFoundError(f"{path}: {nothing_at(path)}; give a path that exists") from None
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise FormatError(f"{path}: neither a file nor a directory; expected {known()}")
     return stat.S_ISDIR(mode)

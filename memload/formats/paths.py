@@ -139,7 +139,7 @@ def no_file(path: Path) -> OSError:
     """Return the error for a path at which a file is expected, and there is a folder or nothing."""
     if path.is_dir():
         return IsADirectoryError(f"{path}: a folder; expected a file{_first_of(path)}")
-    return FileNotFoundError(f"{path}: {nothing_at(path)}")
+    return FileNotFoundError(f"{path}: {nothing_at(path)}; give a path that exists")
 
 
 def _first_of(folder: Path) -> str:

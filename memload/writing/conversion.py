@@ -135,8 +135,12 @@ class Conversions:
     @classmethod
     def of_data(cls, data: Any, mask: Any, scale: Any, cast: Any) -> Conversions:
         """Return the options for these data; what its files state for the values of fields counts."""
-        fields = data.fields.items() if isinstance(data, HasFields) else ()
-        return cls(mask, scale, cast, {name: one.scale for name, one in fields if isinstance(one, ScaledField)})
+        fields = data.fields if isinstance(data, HasFields) else {}
+        forms = {name: (one.dtype, one.shape) for name, one in fields.items()}
+        for option, given in {"mask": mask, "scale": scale, "cast": cast}.items() if forms else ():
+            _check_names(option, given, forms)  # before the values are read
+        meant = {name: one.scale for name, one in fields.items() if isinstance(one, ScaledField)}
+        return cls(mask, scale, cast, meant)
 
     def __post_init__(self) -> None:
         for option, read in (("mask", _as_kept), ("scale", _as_factor), ("cast", _as_cast)):
@@ -225,16 +229,24 @@ def _named(option: str, given: Any, forms: Mapping[str, Form], fits: Callable[[s
     """Return the values of an option by field: those of a dict, or one value for all fields that it fits."""
     if given is None:
         return {}
-    listed = ", ".join(f"{name} {describe(*form)}" for name, form in forms.items())
+    _check_names(option, given, forms)
     if isinstance(given, Mapping):
-        for name in given:
-            if name not in forms:
-                raise ValueError(f"{option}= names {name!r}, which is no field; there are {listed}")
         return dict(given)
     fitting = [name for name in forms if fits(name)]
     if not fitting:
-        raise ValueError(_fits_none(option, given, forms, listed))
+        raise ValueError(_fits_none(option, given, forms, _listed(forms)))
     return dict.fromkeys(fitting, given)
+
+
+def _check_names(option: str, given: Any, forms: Mapping[str, Form]) -> None:
+    """Raise ValueError if a dict of values by field names one that is none."""
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in forms:
+            raise ValueError(f"{option}= names {name!r}, which is no field; there are {_listed(forms)}")
+
+
+def _listed(forms: Mapping[str, Form]) -> str:
+    return ", ".join(f"{name} {describe(*form)}" for name, form in forms.items())
 
 
 def _fits_none(option: str, given: Any, forms: Mapping[str, Form], listed: str) -> str:

@@ -216,7 +216,7 @@ def _check_absent(target: Path) -> None:
     if os.path.lexists(target):
         hint = parts_waiting(target) or "it is not a set of shards"
         if (target / INDEX_NAME).exists():
-            hint = "append=True adds to it"
+            hint = "a complete set: memload.open reads it, and append=True adds more rows to it"
         raise FileExistsError(f"{target}: exists already ({hint}); write to another path, or remove it first")
 
 

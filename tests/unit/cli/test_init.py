@@ -168,6 +168,55 @@ def test_arguments_that_mean_something_else_are_named_and_those_of_no_effect_are
     assert told == [(first + 1, "num_workers=4"), (first + 2, "prefetch_factor=2")]
 
 
+def test_an_argument_of_several_loaders_is_told_once_at_the_first(tmp_path):
+    text = f"""{HEAD}DataLoader(TensorDataset(x), num_workers=4)
+DataLoader(TensorDataset(x), num_workers=0)
+DataLoader([1, 2], num_workers=3)
+DataLoader(TensorDataset(x), num_workers=4, pin_memory=True)
+"""
+    first = HEAD.count("\n") + 1
+    told = [(one.line, one.why) for one in found(tmp_path, text) if one.about == "argument"]
+    assert [line for line, _ in told] == [first, first + 3]
+    assert told[0][1].startswith(f"num_workers=4, likewise in lines {first + 2}, {first + 3}: as before while torch's")
+    assert "processes" not in told[0][1]
+    assert told[1][1].startswith("pin_memory=True: with a GPU")
+
+
+@pytest.mark.parametrize(
+    ("calls", "native"),
+    [
+        ("make(TensorDataset(x)); make(dataset=[1, 2])", False),
+        ("make(TensorDataset(x)); make(unknown())", None),
+        ("make(TensorDataset(x)); make(TensorDataset(y))", True),
+        ("make()", False),
+        ("", None),
+    ],
+)
+def test_a_loader_of_a_functions_argument_is_as_what_the_function_is_given(tmp_path, calls, native):
+    default = "=[3]" * (calls == "make()")
+    text = f"{HEAD}def make(dataset{default}):\n    return DataLoader(dataset)\n{calls}\n"
+    (one,) = [one for one in found(tmp_path, text) if one.about == "loader"]
+    assert one.native is native
+    assert ("gives it" in one.why) is bool(calls)
+    datasets = [other.line for other in found(tmp_path, text) if other.about == "dataset"]
+    assert datasets == {"make()": [one.line - 1], "make(TensorDataset(x)); make(dataset=[1, 2])": [one.line + 1]}.get(
+        calls, []
+    )
+
+
+def test_what_is_said_of_transforms_begins_a_sentence(tmp_path):
+    text = """from torchvision import datasets, transforms
+from torch.utils.data import DataLoader
+casts = {"a": transforms.Compose([transforms.ToTensor()]), "b": transforms.Compose([transforms.Pad(4)])}
+loaders = {x: DataLoader(datasets.ImageFolder(x, casts[x])) for x in ["a", "b"]}
+"""
+    assert [one.why.partition(" ")[0] for one in found(tmp_path, text) if one.about == "transform"] == [
+        "A",
+        "Rows",
+        "The",
+    ]
+
+
 def test_loops_that_move_or_convert_batches_are_told_also_in_functions_that_are_given_the_loader(tmp_path):
     text = f"""{HEAD}
 loader = DataLoader(TensorDataset(x, y))
@@ -220,8 +269,9 @@ DataLoader(datasets.ImageFolder("photos", transform=change))
 """
     (transform,) = [one for one in found(tmp_path, text) if one.about == "transform"]
     assert "augment=memload.Augment(resize=(24, 24), scale=(0.08, 1))" in transform.change[0]
-    assert "Resize: once, by the command of line 6" in transform.notes[0]
+    assert "Resize is done once, by the command of line 6" in transform.notes[0]
     assert transform.notes[1].startswith("not followed: ColorJitter, given_elsewhere:")
+    assert transform.notes[1].endswith("tuples of fn have no names, so the cast is then cast={0: ...}")
     (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
     assert advice.commands[0].startswith("memload write --images photos --labels folders")
 
@@ -487,13 +537,14 @@ DataLoader(datasets.ImageFolder({path}))
 
 def test_sizes_of_transforms_are_those_of_the_command(tmp_path):
     _, transform, loader = [one for one in found(tmp_path, FOLDERS) if one.about == "transform"]
-    assert "Resize and CenterCrop: once, by the command of line 10" in transform.notes
+    assert "Resize and CenterCrop are done once, by the command of line 10" in transform.notes
     assert (transform.where, transform.change[0].partition(" ")[0]) == ("below line 8", "crops_casts['val']")
     assert loader.change == ('cast={"image": crops_casts[x]}  # in FastLoader',)
     alone = FOLDERS.replace("crops[x]", "None")
     _, transform = [one for one in found(tmp_path, alone) if one.about == "transform"]
-    assert "Resize and CenterCrop: once, by memload write --images DIR --size 256 --fit crop --crop 224x200" in (
-        transform.notes
+    assert (
+        "Resize and CenterCrop are done once, by memload write --images DIR --size 256 --fit crop --crop 224x200"
+        in (transform.notes)
     )
     assert transform.change[0].startswith('cast={"image": memload.Cast(')
 

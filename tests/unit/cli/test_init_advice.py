@@ -151,7 +151,7 @@ def test_the_advice_for_a_dict_of_folders_runs_and_names_its_classes(tmp_path, m
     for phase in ("train", "val"):
         for name in ("bees", "ants"):
             (tmp_path / "photos" / phase / name).mkdir(parents=True)
-            Image.fromarray(np.full((8, 8, 3), 9, np.uint8)).save(f"photos/{phase}/{name}/0.png")
+            Image.new("RGB", (8, 8 + (name == "ants"))).save(f"photos/{phase}/{name}/0.png")
     text = f"""from torchvision import datasets, transforms
 {HEAD}
 small = transforms.Compose([transforms.Resize(6), transforms.CenterCrop(4), transforms.ToTensor()])

@@ -1,6 +1,7 @@
 """`memload init` of Dataset classes: the code that it gives makes the batches that the class makes."""
 
 import csv
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -337,14 +338,65 @@ def test_images_that_a_table_names_have_their_command(files):
             table.writerow([f"{k}.png", k])
     (advice,) = [one for one in found(files, HEAD + PHOTOS) if one.about == "dataset"]
     (command,), (opened,) = advice.commands, advice.change
-    assert command == "memload write --images photos --table table.csv --size N shards/"
-    assert main(command.replace("N", "8").split()[1:]) == 0
+    assert command == "memload write --images photos --table table.csv shards/"
+    assert not any(note.startswith("N: ") for note in advice.notes)
+    assert main(command.split()[1:]) == 0
     exec(HEAD + PHOTOS, names := {"memload": memload})
     exec(opened, names)
     ((image, score),) = memload.FastLoader(names["dataset"], 4)
     ((wanted, wanted_score),) = names["loader"]
     torch.testing.assert_close(image.permute(0, 2, 3, 1), wanted)
     torch.testing.assert_close(score, wanted_score)
+
+
+def test_a_size_is_asked_of_images_of_several_sizes_and_of_those_that_are_not_there(files):
+    for sizes, option in (((8, 8), " "), ((8, 9), " --size N "), ((), " --size N ")):
+        (files / "photos").mkdir(exist_ok=True)
+        for k, side in enumerate(sizes):
+            Image.new("RGB", (8, side)).save(f"photos/{k}.png")
+        (advice,) = [one for one in found(files, HEAD + PHOTOS) if one.about == "dataset"]
+        assert advice.commands == (f"memload write --images photos --table table.csv{option}shards/",)
+        assert any(note.startswith("N: ") for note in advice.notes) is ("N" in option)
+        shutil.rmtree("photos")
+
+
+HEADINGS = """
+class Photos(Dataset):
+    def __init__(self, table, folder):
+        self.rows, self.folder = pd.read_csv(TABLE), folder
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, idx):
+        return io.imread(os.path.join(self.folder, self.rows.iloc[idx, 1])), self.rows.iloc[idx, 2]
+loader = DataLoader(Photos("table.csv", "photos"), 4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "read", "column", "label"),
+    [
+        ("n,plate,score", "table", "plate", "score"),
+        ("n,my plate,score", "table", "'my plate'", "score"),
+        ("n,file,score", "table", "", "score"),
+        ("n,plate,score", "table, index_col=0", "NAME", "COLUMN"),
+        ("n,plate", "table", "plate", "COLUMN"),
+        ("", "table", "NAME", "COLUMN"),
+        (None, "table", "NAME", "COLUMN"),
+    ],
+)
+def test_headings_of_a_table_beside_the_script_are_named_where_the_class_reads_it_as_it_is(
+    files, monkeypatch, table, read, column, label
+):
+    if table is not None:
+        Path("table.csv").write_text(f"{table}\n" * bool(table))
+    (files / "elsewhere").mkdir()
+    monkeypatch.chdir(files / "elsewhere")
+    (advice,) = [one for one in found(files, HEAD + HEADINGS.replace("TABLE", read)) if one.about == "dataset"]
+    option = f" --image-column {column}" * bool(column)
+    assert advice.commands == (f"memload write --images photos --table table.csv{option} --size N shards/",)
+    assert advice.change[0].endswith(f'.as_tuple("image", "{label}")')
+    told = [note for note in advice.notes if "heading" in note]
+    assert bool(told) is (label == "COLUMN")
 
 
 def test_a_transform_of_images_that_is_no_cast_is_named(files):
@@ -396,7 +448,7 @@ def test_a_class_of_images_and_landmarks_is_stored_up_to_its_random_transforms(f
             table.writerow([f"{k}.png", k, 1, 2, 3])
     (told,) = [one for one in found(files, HEAD + LANDMARKS) if one.about == "dataset"]
     advice = told.change
-    assert "writer.extend(**batch)  # image, landmarks" in advice[2]
+    assert "writer.extend(**batch)  # image, landmarks" in advice[3]
     assert any(line.startswith("RandomShift draws from a generator that threads share") for line in told.notes)
     exec(HEAD + LANDMARKS, names := {"memload": memload})
     stock = list(names["loader"])

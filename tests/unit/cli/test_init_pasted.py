@@ -76,6 +76,32 @@ def fit():
         yb = yb.float().to(device)
     return sum(b.float().to(device).sum().item() for a, b in val_loader)
 """
+MAPPED = """
+class Roots(Dataset):
+    def __init__(self, path):
+        self.file = h5py.File(path, "r")
+        self.images, self.labels = self.file["images"], self.file["labels"]
+    def __len__(self):
+        return len(self.images)
+    def __getitem__(self, i):
+        return np.sqrt(self.images[i]), self.labels[i]
+dataset = Roots("train.h5")
+loader = DataLoader(dataset, batch_size=16)
+loaders = [loader]
+def fit():
+    for images, labels in loader:
+        images = images.float()
+"""
+HANDED = (
+    MAPPED[: MAPPED.index("dataset = ")]
+    + """
+def make_loader(dataset, shuffle=False):
+    return DataLoader(dataset, batch_size=16, shuffle=shuffle)
+dataset = Roots("train.h5")
+others = Roots("val.h5")
+loaders = [make_loader(dataset, True), make_loader(dataset=others)]
+"""
+)
 DIGITS = """
 training_data = datasets.FashionMNIST(
     root="data",
@@ -177,17 +203,27 @@ dataloaders = {x: torch.utils.data.DataLoader(image_datasets[x], batch_size=4,
                for x in ["train", "val"]}
 loaders = list(dataloaders.values())
 """
+NAMED = PHOTOS.replace(
+    "        self.img_labels = pd.read_csv(annotations_file)",
+    """        with open(annotations_file) as file:
+            self.img_labels = list(csv.reader(file))[1:]""",
+)
+NAMED = NAMED.replace("self.img_labels.iloc[idx, 0]", "self.img_labels[idx][0]").replace("(8, 8)", "8")
+NAMED = f"import csv\n{NAMED}".replace("self.img_labels.iloc[idx, 1]", "int(self.img_labels[idx][1])")
 SCRIPTS = {
-    "windows and the next row, of datasets without names": (WINDOWS, {}),
-    "a file opened late, twice, with what each file has": (LAZY, {}),
-    "parts of tensors, converted in loops and in a comprehension": (TENSORS, {}),
-    "the quickstart": (DIGITS, {}),
-    "photographs of a table, resized by torchvision": (PHOTOS, {"NAME": "file", "COLUMN": "class"}),
-    "photographs of a table, and labels that a function changes": (HOT, {"NAME": "file", "COLUMN": "class", "N": "8"}),
-    "samples with transforms of their own": (FACES, {}),
-    "folders, and a dict of transforms": (FOLDERS, {}),
+    "windows and the next row, of datasets without names": WINDOWS,
+    "a file opened late, twice, with what each file has": LAZY,
+    "parts of tensors, converted in loops and in a comprehension": TENSORS,
+    "tuples that a function makes, converted in a loop": MAPPED,
+    "datasets that a function is given": HANDED,
+    "the quickstart": DIGITS,
+    "photographs, resized by torchvision": PHOTOS,
+    "photographs that csv names": NAMED,
+    "photographs of a table, and labels that a function changes": HOT,
+    "samples with transforms of their own": FACES,
+    "folders, and a dict of transforms": FOLDERS,
 }
-RESIZED = ("photographs of a table, resized by torchvision", "folders, and a dict of transforms")
+RESIZED = "photographs, resized by torchvision", "photographs that csv names", "folders, and a dict of transforms"
 
 
 class Digits:
@@ -239,13 +275,29 @@ def batches_of(text):
 
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_a_script_with_its_advice_pasted_has_the_same_batches_from_the_native_engine(files, kind):
-    script, words = SCRIPTS[kind]
-    text = f"{HEAD}{script}"
+    text = f"{HEAD}{SCRIPTS[kind]}"
     _, stock = batches_of(text)
-    names, ours = batches_of(pasted(text, words))
+    changed = pasted(text)
+    names, ours = batches_of(changed)
     for loader in names["loaders"]:
         assert isinstance(loader, memload.FastLoader)
         assert loader.engine == "native", loader.why
     if "fit" in names:
         stock, ours = ([[[part.float() for part in one] for one in part] for part in parts] for parts in (stock, ours))
     torch.testing.assert_close(ours, stock, rtol=0, atol=2e-6 if kind in RESIZED else 0)
+    if "ShardWriter(" in changed:
+        torch.testing.assert_close(batches_of(changed)[1], ours, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("imported", ["import os\n", ""])
+def test_a_first_run_that_fails_leaves_the_next_one_to_write_the_set(files, imported):
+    join = "os.path.join(self.root_dir, self.frame.iloc[idx, 0])"
+    text = f"{HEAD}{FACES}".replace(join, '"images/" + self.frame.iloc[idx, 0]').replace("import os\n", imported)
+    changed = pasted(text)
+    Path("images/7.png").rename("away.png")
+    with pytest.raises(FileNotFoundError):
+        batches_of(changed)
+    Path("away.png").rename("images/7.png")
+    _, stock = batches_of(text)
+    for _ in range(2):
+        torch.testing.assert_close(batches_of(changed)[1], stock, rtol=0, atol=0)

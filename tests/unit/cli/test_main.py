@@ -135,7 +135,7 @@ WRONG = [
     (["bench", "--rounds", "many"], "argument --rounds: expected a whole number, got 'many'", "`memload bench --help`"),
     (["verify"], "the following arguments are required: path", "`memload verify --help` lists what it takes."),
     (["info", "set", "--json=nowhere/x"], "--json nowhere/x: there is no folder", "nowhere"),
-    (["info", "no_such.npy"], "no_such.npy: there is nothing at this path", "similar names there"),
+    (["info", "no_such.npy"], "no_such.npy: there is nothing at this path", "; give a path that exists"),
     (["write", "x.npy"], "expected what to convert and the directory to make", "memload write [options]"),
     (["write"], "expected what to convert and the directory to make", "memload write [options]"),
     (["verify", "x.npy"], "x.npy", "memload"),
@@ -164,6 +164,14 @@ WRONG = [
     ),
     (["init", "x.npy"], "x.npy", "not a Python script"),
     (["init", "nowhere.py"], "nowhere.py", "give the path of the script"),
+    (["init", "train.py", "--write", "no/x.py"], "--write no/x.py: there is no folder", "make it first"),
+    (
+        ["plan", "x.npy", "--plot", "x.png", "--log", "no"],
+        "no: there is nothing",
+        "expected the log of memload.Monitor",
+    ),
+    (["plan", "x.npy", "--depth", "0"], "--depth must be an int from 1 to 1024, got 0", "left out, memload chooses it"),
+    (["write", "x.npy", "o", "--mask", "no=x.npy"], "--mask names 'no', which is no field", "there are data"),
     (["init", "."], "a folder", "give "),
     (["cache", "rm", "cached"], "name the entries to remove", "--all"),
     (["plan"], "give a path", "--rows and --field"),
@@ -319,7 +327,8 @@ def test_every_command_speaks_of_its_own_options(folder, capsys):
         assert main(command) == 2
         assert capsys.readouterr().err.endswith("; pick those that belong together by --key\n")
     assert main(["write", "x.npy", "set"]) == 2
-    assert "exists already (--append adds to it)" in capsys.readouterr().err
+    said = "exists already (a complete set: memload.open reads it, and --append adds more rows to it)"
+    assert said in capsys.readouterr().err
 
 
 def test_a_cast_without_a_name_names_the_fields_that_exist(folder, capsys):

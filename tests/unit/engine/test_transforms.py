@@ -167,6 +167,15 @@ def test_a_cast_of_a_mapped_dataset_follows_the_map():
     assert equal(list(fast), list(stock))
 
 
+def test_a_cast_by_name_of_tuples_that_a_function_made_says_how_to_give_it():
+    mapped = images().as_tuple("stim", "row").map(lambda sample: sample)
+    for dataset in (mapped, Function(mapped)):
+        with pytest.raises(KeyError, match=r"positions 0 to 1, and no names where .*cast=\{0: torch.float32\}"):
+            next(iter(memload.FastLoader(dataset, 8, cast={"stim": torch.float32})))
+    stim, _ = next(iter(memload.FastLoader(mapped, 8, cast={0: torch.float32})))
+    assert stim.dtype == torch.float32
+
+
 def test_a_view_of_mapped_samples_and_a_concat_of_different_functions_run_on_stock_machinery():
     view = memload.FastLoader(memload.Float32View(images().map(dict), norm_removed=True), 4)
     assert view.engine == "torch"

@@ -260,12 +260,12 @@ def test_a_field_of_shards_is_picked_from_the_dataset_not_by_key(tmp_path):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("betas", r"^betas: there is nothing at this path, in the folder /.*$"),
-        ("sesion1.npy", r"similar names there: 'session1\.npy'$"),
-        ("x", r"nothing at this path, in the folder .*; that folder holds 'data', 'session1\.npy'$"),
-        ("data/x", r"; that folder is empty$"),
-        ("data/2024/session1.npy", r"nothing at this path, in the folder .*; data has no '2024'$"),
-        ("session1.npy/betas", r"session1\.npy is a file; what is inside of it is picked by key='betas'$"),
+        ("betas", r"^betas: there is nothing at this path, in the folder /.*; give a path that exists$"),
+        ("sesion1.npy", r"similar names there: 'session1\.npy'; give a path"),
+        ("x", r"nothing at this path, in the folder .*; that folder holds 'data', 'session1\.npy'; give a path"),
+        ("data/x", r"; that folder is empty; give a path"),
+        ("data/2024/session1.npy", r"nothing at this path, in the folder .*; data has no '2024'; give a path"),
+        ("session1.npy/betas", r"session1\.npy is a file; what is inside of it is picked by key='betas'; give a path"),
     ],
 )
 @pytest.mark.parametrize("opens", [memload.open, memload.open_graphs])
