@@ -133,8 +133,14 @@ class ClassOf:
 
     @property
     def shards(self) -> str:
-        """The folder in which rows of this dataset are stored once."""
+        """The folder into which a command stores rows of this dataset once."""
         return f"{self.stem}_shards/" if self.stem else "shards/"
+
+    @property
+    def shards_of_script(self) -> str:
+        """The folder into which the script does so, or that it opens if it is there; no script beside it has it."""
+        folder = f"{self.script.path.stem}_shards/"
+        return f"{folder}{self.stem}/" if self.stem else folder
 
     @property
     def getter(self) -> ast.FunctionDef:

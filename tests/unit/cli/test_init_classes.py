@@ -456,7 +456,7 @@ def test_a_class_of_images_and_landmarks_is_stored_up_to_its_random_transforms(f
     loader = memload.FastLoader(names["faces"], 2)
     assert loader.engine == "native"
     torch.testing.assert_close(list(loader), stock)
-    assert memload.open("shards/").fields["image"].shape == (4, 4, 3)
+    assert memload.open("train_shards/").fields["image"].shape == (4, 4, 3)
 
 
 def test_a_class_of_two_loaders_is_told_for_each_dataset_and_a_dataset_of_two_once(files, capsys):
