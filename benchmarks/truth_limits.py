@@ -1,8 +1,8 @@
 """Cases of `memory_truth.py`: training with a batch size that memload chose for the control group around it.
 
 Each run asks `memload.compute_batch_size` inside its group, with nothing but what a loop has, and makes 20 steps of
-batches of that size, with a loader or with batches that it draws itself. The models are narrow, so that memory, not
-arithmetic, bounds the batch. What it states: the process before, and all that the budget counts.
+batches of that size, some runs 200, with a loader or with batches that it draws itself. The models are narrow, so that
+memory, not arithmetic, bounds the batch. What it states: the process before, and all that the budget counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from truth_training import BLOCKS
 import memload
 from memload.memory.budget import process_bytes, trim_heap
 
-STEPS, ROWS, LENGTH, FEATURES = 20, 8192, 64, 64
+STEPS, MORE_STEPS, ROWS, LENGTH, FEATURES = 20, 200, 8192, 64, 64
 GRAPHS = 6000  # more than a batch has
 SAMPLE = {"GAT": 256}  # rows of the sample without a loader, else 16: so many graphs have about the mean of all
 LIMITS = {"0.5 GB": 500_000_000, "1.2 GB": 1_200_000_000, "2.5 GB": 2_500_000_000}
@@ -150,7 +150,7 @@ def endless(loader: Iterable[Any]) -> Iterator[Any]:
         yield from loader
 
 
-def run(folder: Path, model: str, *, loads: bool, share: float, sample: int) -> dict[str, Any]:
+def run(folder: Path, model: str, *, loads: bool, share: float, sample: int, steps: int) -> dict[str, Any]:
     """Chooses a batch size for this share of what is free, and trains with it."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
@@ -171,23 +171,26 @@ def run(folder: Path, model: str, *, loads: bool, share: float, sample: int) -> 
     print(found, flush=True)
     batches = endless(loader_of(folder, model, found.batch_size)) if loads else drawn(folder, model, found.batch_size)
     del loader
-    for _, batch in zip(range(STEPS), batches, strict=False):
+    for _, batch in zip(range(steps), batches, strict=False):
         optimizer.zero_grad()
         loss_of(net, batch).backward()
         optimizer.step()
     return {"predicted": before - found.static.params + found.used}
 
 
-def case(model: str, limit: str, *, loads: bool, as_it_is: bool = False, share: float | None = None) -> Case:
+def case(
+    model: str, limit: str, *, loads: bool, as_it_is: bool = False, share: float | None = None, steps: int = STEPS
+) -> Case:
     """A run in a group of this limit, with the thresholds that the budget names, or with glibc's heap as it is.
 
     Those of which a share is given run in the tests, too: a machine whose libraries take more does not end them.
     """
     heap = ", heap as it is" if as_it_is else ""
     of_it = "" if share is None else f", {share} of what is free"
+    longer = "" if steps == STEPS else f", {steps} steps"
     return Case(
-        f"limit: {model}, {limit}{heap}{of_it}, {'with' if loads else 'without'} a loader",
-        functools.partial(run, model=model, loads=loads, share=share or 0.9, sample=SAMPLE.get(model, 16)),
+        f"limit: {model}, {limit}{heap}{longer}{of_it}, {'with' if loads else 'without'} a loader",
+        functools.partial(run, model=model, loads=loads, share=share or 0.9, sample=SAMPLE.get(model, 16), steps=steps),
         make=functools.partial(make_graphs, graphs=GRAPHS) if model == "GAT" else make_rows,
         limit=LIMITS[limit],
         environment={} if as_it_is else BLOCKS,
@@ -205,5 +208,11 @@ CASES = [
 ]
 CASES += [
     case(model, limit, loads=loads, as_it_is=True) for limit in LIMITS for model in MODELS for loads in (True, False)
+]
+CASES += [
+    case(model, limit, loads=loads, as_it_is=True, steps=MORE_STEPS)
+    for limit in ("0.5 GB", "1.2 GB")
+    for model in ("GRU", "GAT")
+    for loads in (True, False)
 ]
 CASES.append(case("GAT", "0.5 GB", loads=True, share=0.8))
