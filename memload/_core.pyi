@@ -53,6 +53,14 @@ class CacheRoom:
         """
         A file that the processes of a machine share; "": memory of this process. Raises OSError.
         """
+    def admit(self) -> None:
+        """
+        Let other processes open it again.
+        """
+    def announce(self) -> None:
+        """
+        Tell all who wait, in all processes, that something has happened.
+        """
     def call(self) -> None:
         """
         Wake all who wait in this process, for blocks too, since there is more to do.
@@ -63,16 +71,15 @@ class CacheRoom:
         """
     def set_used(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Correct the count, of a room that nobody else has.
+        Correct the count, of a room that is shut.
+        """
+    def shut(self) -> bool:
+        """
+        Keep other processes from opening it, if none has it; returns whether.
         """
     def wait(self, seen: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
         Wait until `events` differs from `seen`, or so long.
-        """
-    @property
-    def alone(self) -> bool:
-        """
-        Whether no other process has it.
         """
     @property
     def calls(self) -> int:
@@ -128,6 +135,10 @@ class BlockTable:
         """
         Pin all blocks if all are present and beyond doubt.
         """
+    def left(self) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Blocks that ended processes were writing or removing; their bytes may go, and `gone` has to follow.
+        """
     def let_go(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
         End one pin of each.
@@ -136,7 +147,7 @@ class BlockTable:
         ...
     def recover(self) -> bool:
         """
-        Clear what processes left that have ended.
+        Clear what processes left that have ended; returns whether there was anything, and `left` may have some.
         """
     def states(self, first: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.uint8]:
         """
@@ -150,8 +161,10 @@ class BlockTable:
         """
         Claim those that another process claimed and does not seem to bring; returns them.
         """
-    def vouch(self, block: typing.SupportsInt | typing.SupportsIndex) -> None:
-        ...
+    def vouch(self, block: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Returns False if the block is there no more.
+        """
     def wait_for(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], called: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> bool:
         """
         Wait as long as `has_to_wait` and the room's `calls` is `called`, or so long; then return False.
@@ -170,6 +183,11 @@ class BlockTable:
     def first_blocks(self) -> list[int]:
         """
         The first block of each file, and the end of the last.
+        """
+    @property
+    def is_alone(self) -> bool:
+        """
+        Whether no other process has the table.
         """
     @property
     def room(self) -> CacheRoom:

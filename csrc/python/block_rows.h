@@ -46,16 +46,17 @@ class HeldBlocks {
   std::size_t held_ = 0;
 };
 
-// Calls read(), which may throw NotFetched, with the GIL held before and after. If it does, calls it once more with the
-// blocks that find() gives held.
+// Calls read(held) with the GIL held before and after: first without a pin, which throws NotFetched where bytes of a
+// mirror are read, and then once more with the blocks that find() gives held. That another thread holds them is not
+// enough, since it may let go of them in the middle of the read.
 template <class Read, class Find>
 void fetched(Read&& read, Find&& find) {
   try {
-    return read();
+    return read(/*held=*/false);
   } catch (const NotFetched&) {  // the usual case pays nothing
   }
   const HeldBlocks held(find());
-  read();
+  read(/*held=*/true);
 }
 
 }  // namespace memload::python

@@ -23,12 +23,12 @@ std::vector<std::shared_ptr<Storage>> storages(const AnyColumn& column) {
 void gather(const AnyColumn& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
   const std::span<const std::int64_t> indices = view(rows);
   const std::span<std::byte> out(reinterpret_cast<std::byte*>(address), nbytes);
-  const auto read = [&] {
+  const auto read = [&](bool held) {
     const WithoutGil released;
     if (differs_in_length(column)) {
-      gather_items(column, indices, out);
+      gather_items(column, indices, out, held);
     } else {
-      gather_rows({column, std::nullopt}, indices, out);
+      gather_rows({column, std::nullopt}, indices, out, Isa::scalar, held);
     }
   };
   fetched(read, [&] { return BlocksOf(column).of(rows); });

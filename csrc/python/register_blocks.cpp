@@ -28,12 +28,29 @@ py::array_t<std::int64_t> array_of_blocks(const std::vector<std::int64_t>& block
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(blocks.size()), blocks.data());
 }
 
+// Raises what a signal raises that came meanwhile, after undo(): it would be raised as soon as the call returns, and
+// nobody would know what it had claimed.
+template <class Undo>
+void check_signals(Undo&& undo) {
+  if (PyErr_CheckSignals() == 0) return;
+  const py::error_already_set raised;
+  {
+    const WithoutGil released;
+    undo();
+  }
+  throw raised;
+}
+
 py::tuple hold_blocks(BlockTable& table, const Indices& blocks, std::uint64_t limit, bool again) {
   BlockTable::Held held;
   {
     const WithoutGil released;
     held = table.hold(view(blocks), limit, again);
   }
+  check_signals([&] {
+    table.failed(held.claimed);
+    if (!again) table.let_go(view(blocks));
+  });
   return py::make_tuple(array_of_blocks(held.claimed), array_of_blocks(held.arriving), array_of_blocks(held.lacking),
                         array_of_blocks(held.doubtful));
 }
@@ -69,14 +86,24 @@ void store_blocks(BlockTable& table, std::int64_t first, const std::vector<std::
 }
 
 // Calls that take the lock of the room, for which another process may have to be waited for.
-template <auto kMethod>
+template <auto kMethod, auto kUndo>
 py::array_t<std::int64_t> chosen_blocks(BlockTable& table, const Indices& blocks) {
   std::vector<std::int64_t> chosen;
   {
     const WithoutGil released;
     chosen = (table.*kMethod)(view(blocks));
   }
+  check_signals([&] { (table.*kUndo)(chosen); });
   return array_of_blocks(chosen);
+}
+
+py::array_t<std::int64_t> left_blocks(BlockTable& table) {
+  std::vector<std::int64_t> left;
+  {
+    const WithoutGil released;
+    left = table.left();
+  }
+  return array_of_blocks(left);
 }
 
 template <auto kMethod>
@@ -130,11 +157,16 @@ void register_room(py::module_& m) {
                           const py::object& /*traceback*/) { context.lock.reset(); });
   py::class_<CacheRoom, std::shared_ptr<CacheRoom>>(
       m, "CacheRoom", "The room that the blocks of all sets of a cache share, counted in bytes.")
-      .def(py::init([](const std::string& path) { return CacheRoom::open(path); }), py::arg("path") = "",
+      .def(py::init([](const std::string& path) {
+             const WithoutGil released;
+             return CacheRoom::open(path);
+           }),
+           py::arg("path") = "",
            "A file that the processes of a machine share; \"\": memory of this process. Raises OSError.")
-      .def_property_readonly("alone", &CacheRoom::alone, "Whether no other process has it.")
+      .def("shut", &CacheRoom::shut, "Keep other processes from opening it, if none has it; returns whether.")
+      .def("admit", &CacheRoom::admit, "Let other processes open it again.")
       .def_property_readonly("used", &CacheRoom::used, "Bytes of all blocks that are there, arriving or leaving.")
-      .def("set_used", &CacheRoom::set_used, py::arg("nbytes"), "Correct the count, of a room that nobody else has.")
+      .def("set_used", &CacheRoom::set_used, py::arg("nbytes"), "Correct the count, of a room that is shut.")
       .def_property_readonly("events", &CacheRoom::events, "A number that changes when something may have happened.")
       .def("wait", &wait_for_events, py::arg("seen"), py::arg("seconds"),
            "Wait until `events` differs from `seen`, or so long.")
@@ -142,6 +174,7 @@ void register_room(py::module_& m) {
       .def(
           "lock", [](std::shared_ptr<CacheRoom> room) { return RoomLock{std::move(room), {}}; },
           "A context in which no table of the room changes. Raises OSError where another process keeps it.")
+      .def("announce", &CacheRoom::announce, "Tell all who wait, in all processes, that something has happened.")
       .def("call", &CacheRoom::call, "Wake all who wait in this process, for blocks too, since there is more to do.");
 }
 
@@ -167,6 +200,7 @@ void register_block_table(py::module_& m) {
       .def_property_readonly("first_blocks", &first_blocks, "The first block of each file, and the end of the last.")
       .def_property_readonly("was_alone", &BlockTable::was_alone,
                              "Whether no other process had the table when it was opened.")
+      .def_property_readonly("is_alone", &BlockTable::is_alone, "Whether no other process has the table.")
       .def("bytes_of", &BlockTable::bytes_of, py::arg("block"))
       .def("hold", &hold_blocks, py::arg("blocks"), py::arg("limit"), py::arg("again") = false,
            "Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are "
@@ -182,15 +216,15 @@ void register_block_table(py::module_& m) {
            "Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there, but "
            "for those that another process has taken over. With `reserve` the file system is asked for their space "
            "before. Raises OSError; then those that are not there have no bytes, and `failed` has to follow.")
-      .def("take_over", &chosen_blocks<&BlockTable::take_over>, py::arg("blocks"),
+      .def("take_over", &chosen_blocks<&BlockTable::take_over, &BlockTable::failed>, py::arg("blocks"),
            "Claim those that another process claimed and does not seem to bring; returns them.")
       .def_static("is_in_use", &BlockTable::is_in_use, py::arg("path"),
                   "Whether a process has the table in a file open, this one included. Raises OSError.")
       .def("failed", &with_blocks<&BlockTable::failed>, py::arg("blocks"))
       .def("checksum", &BlockTable::checksum, py::arg("block"), release)
-      .def("vouch", &BlockTable::vouch, py::arg("block"), release)
+      .def("vouch", &BlockTable::vouch, py::arg("block"), release, "Returns False if the block is there no more.")
       .def("discard", &BlockTable::discard, py::arg("block"), release)
-      .def("evict", &chosen_blocks<&BlockTable::evict>, py::arg("blocks"),
+      .def("evict", &chosen_blocks<&BlockTable::evict, &BlockTable::stay>, py::arg("blocks"),
            "Those of the blocks that may be removed now; `gone` has to follow.")
       .def("gone", &with_blocks<&BlockTable::gone>, py::arg("blocks"))
       .def(
@@ -202,7 +236,10 @@ void register_block_table(py::module_& m) {
           "it, + 16 if another process moves it.")
       .def("hold_all", &BlockTable::hold_all, release, "Pin all blocks if all are present and beyond doubt.")
       .def("let_go_all", &BlockTable::let_go_all, release)
-      .def("recover", &BlockTable::recover, release, "Clear what processes left that have ended.");
+      .def("recover", &BlockTable::recover, release,
+           "Clear what processes left that have ended; returns whether there was anything, and `left` may have some.")
+      .def("left", &left_blocks,
+           "Blocks that ended processes were writing or removing; their bytes may go, and `gone` has to follow.");
 }
 
 void register_blocks_of(py::module_& m) {

@@ -88,9 +88,9 @@ void load(const Storage& storage, std::size_t offset, std::uintptr_t address, st
     throw std::out_of_range(std::to_string(nbytes) + " bytes from " + std::to_string(offset) + " on are not all of " +
                             storage.name() + ", which has " + std::to_string(storage.size()));
   }
-  const auto read = [&] {
+  const auto read = [&](bool held) {
     const WithoutGil released;
-    storage.load(offset, {reinterpret_cast<std::byte*>(address), nbytes});
+    storage.load(offset, {reinterpret_cast<std::byte*>(address), nbytes}, held);
   };
   fetched(read, [&] { return blocks_of(storage, offset, nbytes); });
 }

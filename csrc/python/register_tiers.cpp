@@ -58,9 +58,9 @@ void load_rows(const PyColumn& column, const std::optional<PyCast>& cast, const 
   }
   const std::span<const std::int64_t> indices = view(rows);
   const Isa isa = isa_named("");
-  const auto read = [&] {
+  const auto read = [&](bool held) {
     const WithoutGil released;
-    gather_rows(field, indices, {reinterpret_cast<std::byte*>(address), nbytes}, isa);
+    gather_rows(field, indices, {reinterpret_cast<std::byte*>(address), nbytes}, isa, held);
   };
   fetched(read, [&] { return BlocksOf(any_column(column)).of(rows); });
 }

@@ -1,5 +1,6 @@
 // The table of blocks that processes share: each block is claimed once, what is pinned stays, and what the dead leave
 // is cleared.
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -16,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/io/block_table.h"
 #include "tests/check.h"
 
@@ -23,6 +26,7 @@ namespace {
 
 using memload::BlockTable;
 using memload::CacheRoom;
+using memload::ForkedError;
 using Blocks = std::vector<std::int64_t>;
 
 constexpr std::uint64_t kBlock = 4096;
@@ -215,6 +219,30 @@ TEST(what_a_dead_process_left_is_cleared) {
   CHECK(!mine->recover());
 }
 
+TEST(the_bytes_that_a_dead_process_left_count_until_they_are_removed) {
+  const Folder folder;
+  const auto mine = folder.table();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto theirs = folder.table();
+    bring(*theirs, {0, 1});
+    theirs->let_go(Blocks{0});
+    theirs->evict(Blocks{0});
+    theirs->hold(Blocks{2, 3}, kPlenty);
+    theirs->begin_writing(2, 1);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(mine->recover());
+  CHECK(mine->left() == Blocks({0, 2}));
+  CHECK(mine->left().empty());
+  CHECK(mine->states(0, 4) == std::vector<std::uint8_t>({3, 2, 3, 0}));
+  CHECK_EQ(mine->room()->used(), 3 * kBlock);
+  mine->gone(Blocks{0, 2});
+  CHECK_EQ(mine->room()->used(), kBlock);
+}
+
 TEST(blocks_are_taken_over_unless_they_are_written) {
   const Folder folder;
   const auto slow = folder.table();
@@ -274,6 +302,16 @@ TEST(what_a_thread_writes_or_removes_is_ended_by_nothing_else) {
   CHECK_EQ(table->room()->used(), 0u);
 }
 
+TEST(what_was_evicted_may_stay) {
+  const auto table = own_table();
+  bring(*table, {0, 1});
+  table->let_go(Blocks{0, 1});
+  CHECK(table->evict(Blocks{0}) == Blocks({0}));
+  table->stay(Blocks{0, 1, 2});
+  CHECK(table->states(0, 3) == std::vector<std::uint8_t>({2, 2, 0}));
+  CHECK_EQ(table->room()->used(), 2 * kBlock);
+}
+
 TEST(a_pin_that_was_never_had_is_not_ended) {
   const auto table = own_table();
   const Blocks first{0};
@@ -324,6 +362,110 @@ TEST(what_ends_while_another_process_keeps_the_lock_ends_later) {
   CHECK_EQ(table->checksum(3), 7u);
 }
 
+TEST(of_ends_only_the_first_waits_for_a_lock_that_is_kept) {
+  const Folder folder;
+  const auto table = folder.table();
+  const auto room = CacheRoom::open(folder.room(), std::chrono::seconds(1));
+  const auto impatient = BlockTable::open(room, folder.blocks(), kBlock, {3 * kBlock + 1, 2 * kBlock});
+  bring(*impatient, {0});
+  const CacheRoom::Lock kept(*table->room());
+  const auto began = std::chrono::steady_clock::now();
+  for (int k = 0; k < 30; ++k) impatient->let_go(Blocks{0});
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
+}
+
+TEST(a_room_that_is_shut_is_opened_by_nobody_else) {
+  const Folder folder;
+  const auto room = CacheRoom::open(folder.room());
+  CHECK(room->shut());
+  CHECK_THROWS(std::system_error, CacheRoom::open(folder.room(), std::chrono::milliseconds(20)));
+  std::atomic<bool> admitted{false}, early{false};
+  std::jthread other([&] {
+    const auto later = CacheRoom::open(folder.room());
+    early = !admitted;
+  });
+  admitted = true;
+  room->admit();
+  other.join();
+  CHECK(!early);
+  const auto second = CacheRoom::open(folder.room());
+  CHECK(!room->shut());
+}
+
+TEST(a_table_that_is_removed_while_it_is_opened_is_not_used) {
+  const Folder folder;
+  const auto room = CacheRoom::open(folder.room());
+  std::exception_ptr found;
+  std::jthread other;
+  {
+    const CacheRoom::Lock kept(*room);
+    other = std::jthread([&] {
+      try {
+        const auto table = folder.table();
+      } catch (const std::system_error&) {
+        found = std::current_exception();
+      }
+    });
+    while (!std::filesystem::exists(folder.blocks())) std::this_thread::yield();
+    std::filesystem::remove(folder.blocks());
+  }
+  other.join();
+  CHECK(found != nullptr);
+}
+
+TEST(whether_a_table_is_alone_is_told_at_any_time) {
+  const Folder folder;
+  const auto table = folder.table();
+  CHECK(table->is_alone());
+  {
+    const auto other = folder.table();
+    CHECK(!table->is_alone() && table->was_alone());
+  }
+  CHECK(table->is_alone());
+}
+
+TEST(a_block_that_another_process_discarded_is_not_vouched_for) {
+  const Folder folder;
+  bring(*folder.table(), {0});
+  const auto one = folder.table();
+  const auto other = folder.table();
+  CHECK(one->hold(Blocks{0}, kPlenty).doubtful == Blocks({0}));
+  other->discard(0);
+  CHECK(!one->vouch(0));
+  bring(*other, {0});
+  CHECK(one->vouch(0));
+}
+
+// Writes a number of four bytes at a place of the file of a table that nobody has open.
+void damage(const std::string& path, std::uint64_t at, std::uint32_t number) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  CHECK_EQ(::pwrite(file, &number, sizeof number, static_cast<off_t>(at)), static_cast<ssize_t>(sizeof number));
+  ::close(file);
+}
+
+constexpr std::uint64_t kEraAt = 24;                                                  // of the head
+constexpr std::uint64_t kStateAt = kBlock + 2 * 32 + 24, kBlockEraAt = kStateAt + 4;  // of block 2
+
+TEST(blocks_stay_doubtful_where_the_head_of_the_table_was_lost) {
+  const Folder folder;
+  bring(*folder.table(), {0});
+  damage(folder.blocks(), kEraAt, 0);  // as a power failure leaves it
+  CHECK(folder.table()->hold(Blocks{0}, kPlenty).doubtful == Blocks({0}));
+}
+
+TEST(a_table_with_states_that_cannot_be_is_refused) {
+  for (const std::uint32_t word : {5u, 1u | 64u << 3, 2u | 1u << 3, 0xDEADBEEFu}) {
+    const Folder folder;
+    CHECK(folder.table()->was_alone());
+    damage(folder.blocks(), kStateAt, word);
+    CHECK_THROWS(std::runtime_error, folder.table());
+    damage(folder.blocks(), kStateAt, 4u | 63u << 3);  // as a process that was killed leaves it
+    CHECK(folder.table()->was_alone());
+    damage(folder.blocks(), kBlockEraAt, ~0u);
+    CHECK_THROWS(std::runtime_error, folder.table());
+  }
+}
+
 TEST(blocks_of_earlier_processes_are_doubtful_until_somebody_vouches) {
   const Folder folder;
   {
@@ -351,6 +493,8 @@ TEST(a_set_that_is_there_can_be_held_as_a_whole) {
   CHECK(table->evict(all).empty());
   table->let_go_all();
   CHECK(!table->holds(1, 0, 1));
+  table->let_go_all();  // of which there is none
+  CHECK(!table->holds_all());
   CHECK(table->evict(all) == all);
 }
 
@@ -369,6 +513,30 @@ TEST(a_child_holds_nothing_of_what_its_parent_pinned) {
   int status = 0;
   ::waitpid(child, &status, 0);
   CHECK_EQ(status, 0);
+}
+
+TEST(a_child_ends_nothing_of_its_parent_and_has_no_lock) {
+  const Folder folder;
+  const auto table = folder.table();
+  bring(*table, {0});
+  table->hold(Blocks{1}, kPlenty);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    table->let_go(Blocks{0});
+    table->failed(Blocks{1});
+    table->want(Blocks{1}, true);
+    try {
+      table->hold(Blocks{2}, kPlenty);
+    } catch (const ForkedError&) {
+      ::_exit(0);
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+  CHECK(table->evict(Blocks{0}).empty());
+  CHECK(folder.table()->states(0, 2) == std::vector<std::uint8_t>({2 | 4, 1 | 4 | 16}));
 }
 
 TEST(a_table_of_other_blocks_is_refused) {

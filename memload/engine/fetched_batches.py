@@ -145,15 +145,15 @@ def fetched(
     gatherer: Gatherer, source: GatherSpec, caches: Sequence[BlockCache], batch_rows: int, drop_last: bool
 ) -> Gatherer:
     """Return what gathers from blocks that are fetched as the plan needs them; of a set that is all there, at once."""
-    held: list[BlockCache] = []
-    for cache in caches:
-        if not cache.table.hold_all():
-            break
-        held.append(cache)
-    if len(held) == len(caches):
-        return HeldBatches(gatherer, held)
-    for cache in held:
-        cache.table.let_go_all()
+    with contextlib.ExitStack() as kept:
+        for cache in caches:
+            if not cache.table.hold_all():
+                break
+            kept.callback(cache.table.let_go_all)
+        else:
+            whole = HeldBatches(gatherer, caches)
+            kept.pop_all()
+            return whole
     return FetchedBatches(gatherer, source, caches, batch_rows, drop_last)
 
 

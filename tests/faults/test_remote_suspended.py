@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +120,45 @@ def test_a_room_that_a_suspended_process_keeps_is_told(in_store, tmp_path, monke
         cache.hold(np.arange(20, 32))
     other.failed(asked)
     cache.hold(np.arange(20, 32))
+
+
+def test_what_comes_late_is_not_taken_for_what_lacks_room(in_store, proxy, tmp_path, monkeypatch):
+    proxy.meanwhile["GET /bucket/suspended/shard-00000"] = lambda: time.sleep(2)
+    ds = memload.open("s3://bucket/suspended", cache=tmp_path / "cache", cache_bytes="1MiB")
+    for name in ("take_over_after", "longest"):
+        monkeypatch.setattr(Patience, name, 0.2)
+    assert torch.equal(ds[0]["x"], X[0])
+
+
+def test_an_error_that_comes_late_is_raised(in_store, proxy, tmp_path, monkeypatch):
+    proxy.meanwhile["GET /bucket/suspended/shard-00000"] = lambda: time.sleep(2)
+    ds = memload.open("s3://bucket/suspended", cache=tmp_path / "cache", cache_bytes="1MiB")
+    proxy.always = ("shard-", 403)
+    for name in ("take_over_after", "longest"):
+        monkeypatch.setattr(Patience, name, 0.2)
+    with pytest.raises(PermissionError, match="the store refuses it"):
+        ds[0]
+
+
+def test_a_process_without_room_waits_for_a_slow_one_that_is_not_suspended(in_store, proxy, tmp_path, monkeypatch):
+    """That one shows each second that it still waits for what it asked for."""
+    for shard in range(2):
+        proxy.meanwhile[f"GET /bucket/suspended/shard-0000{shard}"] = lambda: time.sleep(6)
+    sets = [memload.open("s3://bucket/suspended", cache=tmp_path / "cache", cache_bytes=(1 << 20) + k) for k in (0, 1)]
+    slow, other = (ds.fields["x"].column.storages[0].origin for ds in sets)  # as two processes have them
+    for name in ("take_over_after", "longest"):
+        monkeypatch.setattr(Patience, name, 2.5)
+
+    def hold_for_long():
+        slow.hold(np.arange(12))
+        slow.let_go(np.arange(12))
+
+    thread = threading.Thread(target=hold_for_long)
+    thread.start()
+    until(lambda: (other.table.states(0, 12) & OF_OTHERS).all(), within=30)
+    other.hold(np.arange(20, 32))
+    thread.join()
+    assert other.room.used <= other.limit
 
 
 def test_a_lock_that_another_process_keeps_is_told(tmp_path):

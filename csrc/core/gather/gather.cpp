@@ -129,12 +129,12 @@ void Gather::check_files() const {
   for (const auto& storage : mapped_) storage->check_whole();
 }
 
-void Gather::check_fetched(std::span<const std::int64_t> rows) const {
+void Gather::check_fetched(std::span<const std::int64_t> rows, bool held) const {
   if (!mirrors_) return;
   for (const Field& field : fields_) {
     for (const std::int64_t& row : rows) {
-      field.reader->visit({&row, 1}, [row](const Storage& storage, const std::byte* at, std::size_t n) {
-        storage.require(at, n, row);
+      field.reader->visit({&row, 1}, [row, held](const Storage& storage, const std::byte* at, std::size_t n) {
+        storage.require(at, n, row, held);
       });
     }
   }
@@ -204,7 +204,8 @@ bool Gather::resident(std::int64_t row) const {
   return all;
 }
 
-void gather_rows(const FieldSpec& field, std::span<const std::int64_t> rows, std::span<std::byte> out, Isa isa) {
+void gather_rows(const FieldSpec& field, std::span<const std::int64_t> rows, std::span<std::byte> out, Isa isa,
+                 bool held) {
   install_fault_handler();
   const Gather gather({field}, isa, Store::cached);
   for (const std::int64_t row : rows) {
@@ -213,7 +214,7 @@ void gather_rows(const FieldSpec& field, std::span<const std::int64_t> rows, std
                               " rows");
     }
   }
-  gather.check_fetched(rows);
+  gather.check_fetched(rows, held);
   const BatchLayout layout = gather.layout(rows);
   const std::size_t bytes = layout.shares.front().plan->bytes;
   if (bytes != out.size()) {

@@ -77,8 +77,8 @@ class Gather {
   // Looks at the files whose turn may have come too late. Throws ReadError if one was cut short.
   void check_files() const;
   // Throws NotFetched if bytes of one of these rows were not fetched from where they come from. It is asked before the
-  // rows are read, and costs nothing unless some storage has a mirror.
-  void check_fetched(std::span<const std::int64_t> rows) const;
+  // rows are read, and costs nothing unless some storage has a mirror. `held` is that of Storage::require().
+  void check_fetched(std::span<const std::int64_t> rows, bool held = true) const;
   // Calls `each` with the stored bytes of these rows, field by field.
   void visit(std::span<const std::int64_t> rows, const FieldReader::Stored& each) const;
   // Throws ReadError if one of these rows reaches past the present end of its file.
@@ -112,8 +112,9 @@ class Gather {
 };
 
 // Copies these rows to `out`, one after the other, with the cast of the field, on the calling thread. Throws
-// std::out_of_range, ReadError, and std::invalid_argument if the rows do not fill `out` exactly.
+// std::out_of_range, ReadError, and std::invalid_argument if the rows do not fill `out` exactly. `held` is that of
+// Storage::require().
 void gather_rows(const FieldSpec& field, std::span<const std::int64_t> rows, std::span<std::byte> out,
-                 Isa isa = Isa::scalar);
+                 Isa isa = Isa::scalar, bool held = true);
 
 }  // namespace memload

@@ -35,11 +35,12 @@ bool differs_in_length(const AnyColumn& column) noexcept {
          std::holds_alternative<std::shared_ptr<const EventItems>>(column);
 }
 
-void gather_items(const AnyColumn& column, std::span<const std::int64_t> rows, std::span<std::byte> out) {
+void gather_items(const AnyColumn& column, std::span<const std::int64_t> rows, std::span<std::byte> out, bool held) {
   install_fault_handler();
   check_rows(rows, rows_of(column));
   const auto reader = make_reader({column, std::nullopt}, Isa::scalar, Store::cached);
-  reader->visit(rows, [](const Storage& storage, const std::byte* at, std::size_t n) { storage.require(at, n, -1); });
+  reader->visit(
+      rows, [held](const Storage& storage, const std::byte* at, std::size_t n) { storage.require(at, n, -1, held); });
   std::vector<std::uint64_t> seeds(reader->draws() ? rows.size() : 0);
   for (std::size_t i = 0; i < seeds.size(); ++i) seeds[i] = seed_of_row(0, rows[i]);
   const auto plan = reader->plan(rows, seeds);

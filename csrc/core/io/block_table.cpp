@@ -24,7 +24,8 @@ namespace {
 constexpr std::uint64_t kTableMagic = 0x32304b4c424c4d4d;  // "MMLBLK02"
 // Bytes of the files at which locks stand; they lie behind all content.
 constexpr off_t kPlacesAt = (off_t{1} << 60) + 64;
-constexpr std::chrono::milliseconds kLongestEnd{50};  // that a destructor waits for the lock: it may have the GIL
+// That the lock is waited for by what need not have it now: a destructor, which may have the GIL, and further ends.
+constexpr std::chrono::milliseconds kLongestEnd{50};
 
 std::vector<BlockTable::File> numbered(std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes) {
   if (block_bytes == 0 || block_bytes % kPage != 0) throw std::invalid_argument("blocks are whole pages");
@@ -73,7 +74,7 @@ BlockTable::~BlockTable() {
     try {
       const CacheRoom::Lock lock(*room_, kLongestEnd);
       clear(std::uint64_t{1} << place_);
-    } catch (const std::system_error&) {  // the next one that looks clears it: the place is nobody's from now on
+    } catch (const std::exception&) {  // the next one that looks clears it: the place is nobody's from now on
     }
   }
   if (head_ != nullptr) ::munmap(head_, mapped_);
@@ -84,6 +85,10 @@ void BlockTable::attach() {
   static_assert(sizeof(Head) <= kPage && sizeof(Block) == 32);
   file_ = path_.empty() ? memory_file("memload-blocks") : open_file(path_);
   const CacheRoom::Lock lock(*room_);
+  struct stat info{};
+  if (!path_.empty() && ::fstat(file_, &info) == 0 && info.st_nlink == 0) {
+    throw std::system_error(ENOENT, std::generic_category(), path_ + ": removed by another process");
+  }
   auto* const memory = static_cast<std::byte*>(map_file(file_, mapped_, path_));
   head_ = reinterpret_cast<Head*>(memory);
   if (head_->magic == 0) {
@@ -95,14 +100,28 @@ void BlockTable::attach() {
     throw std::runtime_error(path_ + ": not the table of these blocks; remove the folder that it is in");
   }
   take_place();
-  table_ = reinterpret_cast<Block*>(memory + kPage);
+  const auto* const blocks = reinterpret_cast<const Block*>(memory + kPage);
   std::uint64_t dead = std::uint64_t{1} << place_;
   for (unsigned place = 0; place < kPlaces; ++place) {
     if (place != place_ && !is_alive(place)) dead |= std::uint64_t{1} << place;
   }
   was_alone_ = dead == ~std::uint64_t{0};
-  if (was_alone_) ++head_->era;
+  if (was_alone_) head_->era = next_era(blocks);
+  table_ = reinterpret_cast<Block*>(memory + kPage);
   clear(dead);
+}
+
+// A later one than that of any block. Of the pages that a power failure left, the head's may be older than the others,
+// so that what it says next may be an era in which blocks came whose bytes are lost.
+std::uint32_t BlockTable::next_era(const Block* blocks) const {
+  std::uint32_t latest = head_->era;
+  bool valid = true;
+  for (std::int64_t number = 0; number < blocks_; ++number) {
+    latest = std::max(latest, blocks[number].era);
+    valid = valid && is_valid(blocks[number].state.load());
+  }
+  if (!valid || latest == ~std::uint32_t{0}) throw std::runtime_error(path_ + ": the table of blocks is damaged");
+  return latest + 1;
 }
 
 void BlockTable::take_place() {
@@ -113,6 +132,13 @@ void BlockTable::take_place() {
     }
   }
   throw std::runtime_error(path_ + ": 64 processes read through this cache already; give further ones another folder");
+}
+
+bool BlockTable::is_alone() const {
+  for (unsigned place = 0; place < kPlaces; ++place) {
+    if (place != place_ && is_alive(place)) return false;
+  }
+  return true;
 }
 
 bool BlockTable::is_alive(unsigned place) const {
@@ -128,9 +154,22 @@ bool BlockTable::clear(std::uint64_t dead) {
     if (word == 0 && block.pins.load() == 0 && block.wanted.load() == 0) continue;
     if ((block.pins.load() & dead) != 0) found = (block.pins.fetch_and(~dead), true);
     block.wanted.fetch_and(~dead);
-    if (has_owner(state_of(word)) && (dead >> owner_of(word) & 1) != 0) found = (free(number), true);
+    if (!has_owner(state_of(word)) || (dead >> owner_of(word) & 1) == 0) continue;
+    found = true;
+    if (state_of(word) == kArriving) {
+      free(number);
+    } else {  // some of its bytes may be in the file
+      block.state.store(word_of(kLeaving, place_));
+      left_.push_back(number);
+    }
   }
   return found;
+}
+
+std::vector<std::int64_t> BlockTable::left() {
+  const CacheRoom::Lock lock(*room_);
+  end_late();
+  return std::exchange(left_, {});
 }
 
 bool BlockTable::recover() {
@@ -229,34 +268,11 @@ BlockTable::Held BlockTable::hold(std::span<const std::int64_t> blocks, std::uin
   return held;
 }
 
-bool BlockTable::has_to_wait(std::span<const std::int64_t> blocks) const {
-  check(blocks);
-  bool waits = false;
-  for (const std::int64_t number : blocks) {
-    const BlockState state = state_of(table_[number].state.load(std::memory_order_relaxed));
-    if (state == kAbsent) return false;
-    waits |= state != kPresent;
-  }
-  return waits;
-}
-
-bool BlockTable::wait_for(std::span<const std::int64_t> blocks, std::uint32_t called,
-                          std::chrono::milliseconds patience) const {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + patience;
-  while (true) {
-    const std::uint32_t seen = room_->events();
-    if (room_->calls() != called || !has_to_wait(blocks)) return true;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0) return false;
-    room_->wait(seen, left);
-  }
-}
-
 // What ends something is never lost: where the lock is not to be had, it is done before whatever has it next.
 void BlockTable::end(std::span<const std::int64_t> blocks, End one) {
+  if (born_ != fork_generation()) return;  // what is to end is the parent's
   try {
-    const CacheRoom::Lock lock(*room_);
+    const CacheRoom::Lock lock(*room_, longest_end());
     end_late();
     for (const std::int64_t number : blocks) (this->*one)(number);
   } catch (const std::system_error&) {
@@ -264,6 +280,12 @@ void BlockTable::end(std::span<const std::int64_t> blocks, End one) {
     for (const std::int64_t number : blocks) late_.emplace_back(number, one);
   }
   room_->announce();
+}
+
+// Once one end was not done, those that follow it wait no longer: each of them would do so for as long again.
+std::chrono::milliseconds BlockTable::longest_end() {
+  const std::lock_guard<std::mutex> guard(late_mutex_);
+  return late_.empty() ? room_->longest_lock() : std::min(room_->longest_lock(), kLongestEnd);
 }
 
 // With the room's lock.
@@ -296,9 +318,14 @@ void BlockTable::end_leaving(std::int64_t number) {
   if (is_own(number, kLeaving)) free(number);
 }
 
+void BlockTable::end_eviction(std::int64_t number) {
+  if (is_own(number, kLeaving)) table_[number].state.store(word_of(kPresent, 0));
+}
+
 void BlockTable::let_go(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_pin); }
 void BlockTable::failed(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_claim); }
 void BlockTable::gone(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_leaving); }
+void BlockTable::stay(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_eviction); }
 void BlockTable::unwritten(Run run) { end(numbers_of(run), &BlockTable::end_trial); }
 
 // Nobody else reads or writes the checksum of a block that is being written.
@@ -352,13 +379,16 @@ std::uint64_t BlockTable::checksum(std::int64_t block) const {
   return table_[block].checksum;
 }
 
-void BlockTable::vouch(std::int64_t block) {
+bool BlockTable::vouch(std::int64_t block) {
   check({&block, 1});
+  bool is_there = false;
   {
     const CacheRoom::Lock lock(*room_);
-    if (state_of(table_[block].state.load()) == kPresent) table_[block].era = head_->era;
+    is_there = state_of(table_[block].state.load()) == kPresent;
+    if (is_there) table_[block].era = head_->era;
   }
   room_->announce();
+  return is_there;
 }
 
 // Another process may have found the same, and may have it downloaded already.
@@ -386,36 +416,6 @@ std::vector<std::int64_t> BlockTable::evict(std::span<const std::int64_t> blocks
   return leaving;
 }
 
-void BlockTable::want(std::span<const std::int64_t> blocks, bool wanted) {
-  check(blocks);
-  const std::uint64_t bit = std::uint64_t{1} << place_;
-  for (const std::int64_t number : blocks) {
-    std::atomic<std::uint64_t>& bits = table_[number].wanted;
-    if (wanted) {
-      bits.fetch_or(bit, std::memory_order_relaxed);
-    } else {
-      bits.fetch_and(~bit, std::memory_order_relaxed);
-    }
-  }
-}
-
-std::vector<std::uint8_t> BlockTable::states(std::int64_t first, std::int64_t count) const {
-  check_range(first, count);
-  const std::uint64_t own = std::uint64_t{1} << place_;
-  std::vector<std::uint8_t> found(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Block& block = table_[first + i];
-    const unsigned pinned = block.pins.load(std::memory_order_relaxed) != 0 ? 4 : 0;
-    const unsigned wanted = (block.wanted.load(std::memory_order_relaxed) & ~own) != 0 ? 8 : 0;
-    const std::uint32_t word = block.state.load();
-    const BlockState state = state_of(word);
-    const unsigned of_others = has_owner(state) && owner_of(word) != place_ ? 16 : 0;
-    found[static_cast<std::size_t>(i)] =
-        static_cast<std::uint8_t>((state == kWritten ? kLeaving : state) | pinned | wanted | of_others);
-  }
-  return found;
-}
-
 bool BlockTable::hold_all() {
   const CacheRoom::Lock lock(*room_);
   end_late();
@@ -429,22 +429,9 @@ bool BlockTable::hold_all() {
 }
 
 void BlockTable::end_whole(std::int64_t /*number*/) {
-  if (whole_.fetch_sub(1) == 1) head_->whole.fetch_and(~(std::uint64_t{1} << place_));
+  if (whole_.load() != 0 && whole_.fetch_sub(1) == 1) head_->whole.fetch_and(~(std::uint64_t{1} << place_));
 }
 
 void BlockTable::let_go_all() { end(std::array<std::int64_t, 1>{0}, &BlockTable::end_whole); }
-
-bool BlockTable::holds(std::size_t file, std::size_t offset, std::size_t bytes) const noexcept {
-  if (bytes == 0) return true;
-  if (born_ != fork_generation()) return false;  // the pins are the parent's
-  if (whole_.load(std::memory_order_relaxed) != 0) return true;
-  const std::uint64_t first = files_[file].first;
-  const std::uint64_t last = first + (offset + bytes - 1) / block_bytes_;
-  for (std::uint64_t number = first + offset / block_bytes_; number <= last; ++number) {
-    const bool pinned = pins_[number].load(std::memory_order_relaxed) != 0;
-    if (!pinned || state_of(table_[number].state.load(std::memory_order_acquire)) != kPresent) return false;
-  }
-  return true;
-}
 
 }  // namespace memload

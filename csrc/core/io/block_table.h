@@ -25,7 +25,8 @@ namespace memload {
 // taken over from a process that is suspended; what it is writing or removing may not, since it goes on with that
 // later. A process that ends, however it ends, leaves pins and half done steps behind; the next one that looks clears
 // them: each process holds a lock of the kernel's on the number of its place in the table. Any thread may call
-// anything.
+// anything. In a child that was forked nothing is held, ends do nothing, and what needs the room's lock throws
+// ForkedError.
 class BlockTable {
  public:
   static constexpr unsigned kPlaces = 64;
@@ -48,8 +49,9 @@ class BlockTable {
     std::vector<std::int64_t> doubtful;  // left by earlier processes; the caller has to call vouch() or discard()
   };
 
-  // An empty path makes a table for this process alone. Throws std::system_error, and std::runtime_error if the file is
-  // no table of such files or all places are taken.
+  // An empty path makes a table for this process alone. Throws std::system_error, with ENOENT also for a file that was
+  // removed meanwhile, and std::runtime_error if the file is no table of such files, or damaged, or all places are
+  // taken.
   static std::shared_ptr<BlockTable> open(std::shared_ptr<CacheRoom> room, const std::string& path,
                                           std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes);
   // Whether a process has the table in a file open, this one included. Throws std::system_error.
@@ -64,6 +66,8 @@ class BlockTable {
   [[nodiscard]] std::uint64_t bytes_of(std::int64_t block) const;
   // Whether no other process had the table when it was opened.
   [[nodiscard]] bool was_alone() const noexcept { return was_alone_; }
+  // Whether no other process has it. With the room's lock that stays so.
+  [[nodiscard]] bool is_alone() const;
   [[nodiscard]] const std::shared_ptr<CacheRoom>& room() const noexcept { return room_; }
 
   // Pins these blocks for this process, and claims those that are absent as long as the room then holds at most `limit`
@@ -90,14 +94,16 @@ class BlockTable {
   // Ends one pin of each.
   void let_go(std::span<const std::int64_t> blocks);
   [[nodiscard]] std::uint64_t checksum(std::int64_t block) const;
-  // A doubtful block has the bytes of its checksum.
-  void vouch(std::int64_t block);
+  // A doubtful block has the bytes of its checksum. Returns false if it is there no more: another process discarded it.
+  bool vouch(std::int64_t block);
   // A doubtful block is worth nothing: it is absent, and stays pinned.
   void discard(std::int64_t block);
   // Takes blocks that are present and pinned by nobody out of use, and returns them: their bytes may be removed now,
   // and then gone() has to be called.
   std::vector<std::int64_t> evict(std::span<const std::int64_t> blocks);
   void gone(std::span<const std::int64_t> blocks);
+  // Blocks that evict() returned are in use again; their bytes are all there.
+  void stay(std::span<const std::int64_t> blocks);
 
   // Says which blocks this process has a use for in the rest of its pass; others prefer to evict those of no use.
   void want(std::span<const std::int64_t> blocks, bool wanted);
@@ -109,8 +115,12 @@ class BlockTable {
   void let_go_all();
   // Whether this process has pinned all blocks.
   [[nodiscard]] bool holds_all() const noexcept { return whole_.load(std::memory_order_relaxed) != 0; }
-  // Clears what processes left that have ended, and returns whether there was anything.
+  // Clears what processes left that have ended, and returns whether there was anything. It calls for left() then, as a
+  // table does that was opened.
   bool recover();
+  // Blocks that processes which have ended were writing or removing; they are leaving now: their bytes may be removed,
+  // and then gone() has to be called. Each is returned once.
+  std::vector<std::int64_t> left();
 
   // Whether these bytes of a file are there and stay there: present and pinned by this process.
   [[nodiscard]] bool holds(std::size_t file, std::size_t offset, std::size_t bytes) const noexcept;
@@ -122,12 +132,14 @@ class BlockTable {
   void attach();
   void take_place();
   [[nodiscard]] bool is_alive(unsigned place) const;
+  [[nodiscard]] std::uint32_t next_era(const Block* blocks) const;
   bool clear(std::uint64_t dead);
   void claim(std::int64_t number, std::uint64_t limit, Held& held);
   void free(std::int64_t number);
   [[nodiscard]] bool is_own(std::int64_t number, std::uint32_t state) const;
   using End = void (BlockTable::*)(std::int64_t);
   void end(std::span<const std::int64_t> blocks, End one);
+  [[nodiscard]] std::chrono::milliseconds longest_end();
   void end_late();
   void end_pin(std::int64_t number);
   void end_whole(std::int64_t number);
@@ -135,6 +147,7 @@ class BlockTable {
   void end_trial(std::int64_t number);
   void end_claim(std::int64_t number);
   void end_leaving(std::int64_t number);
+  void end_eviction(std::int64_t number);
   std::span<const std::int64_t> check(std::span<const std::int64_t> blocks) const;
   void check_range(std::int64_t first, std::int64_t count) const;
   [[nodiscard]] std::size_t file_of(std::int64_t block) const;
@@ -154,6 +167,7 @@ class BlockTable {
   // Pins of this process, of each block. The room's lock guards changes; readers look without it.
   std::vector<std::atomic<std::uint32_t>> pins_;
   std::atomic<std::uint32_t> whole_{0};
+  std::vector<std::int64_t> left_;  // guarded by the room's lock
   std::mutex late_mutex_;
   std::vector<std::pair<std::int64_t, End>> late_;  // to be done as soon as the room's lock is had
 };

@@ -36,6 +36,12 @@ inline unsigned owner_of(std::uint32_t word) { return word >> kStateBits; }
 inline bool has_owner(BlockState state) { return state != kAbsent && state != kPresent; }
 inline std::uint32_t word_of(BlockState state, unsigned owner) { return state | owner << kStateBits; }
 
+// Whether a word is one that a table writes.
+inline bool is_valid(std::uint32_t word) {
+  const BlockState state = state_of(word);
+  return state <= kWritten && (has_owner(state) ? owner_of(word) < BlockTable::kPlaces : owner_of(word) == 0);
+}
+
 inline std::vector<std::int64_t> numbers_of(BlockTable::Run run) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(run.count));
   std::iota(numbers.begin(), numbers.end(), run.first);

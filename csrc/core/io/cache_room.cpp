@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/base/error.h"
+#include "core/base/fork.h"
 #include "core/base/memory.h"
 #include "core/io/shared_file.h"
 
@@ -29,6 +30,36 @@ constexpr std::chrono::microseconds kFirstNap{20};  // between two attempts to l
 constexpr std::chrono::microseconds kLongestNap{1000};
 constexpr std::chrono::microseconds kSlice{50'000};  // of waiting for other threads of this process
 
+// How long others have been waited for. What is counted are the waits asked for, not the time, which goes on while this
+// process itself is suspended.
+class Waits {
+ public:
+  explicit Waits(std::chrono::milliseconds longest) : longest_(longest) {}
+
+  // Returns the span, which is to be waited now. Throws std::system_error once that would be too long.
+  std::chrono::microseconds count(std::chrono::microseconds span) {
+    if (waited_ >= longest_) {
+      throw std::system_error(ETIMEDOUT, std::generic_category(),
+                              "a process that reads through this cache has its lock for " +
+                                  std::to_string(longest_.count() / 1000) +
+                                  " s, and is suspended or stuck; let it go on, or end it");
+    }
+    waited_ += span;
+    return span;
+  }
+
+ private:
+  std::chrono::microseconds longest_, waited_{0};
+};
+
+// The kernel's own waiting has no end: a process that is suspended with the lock would stop all others for good.
+void wait_for_lock(int file, short kind, off_t at, Waits& waits) {
+  for (auto nap = kFirstNap; lock_bytes(file, F_OFD_SETLK, kind, at) != 0; nap = std::min(2 * nap, kLongestNap)) {
+    if (errno != EAGAIN && errno != EACCES) throw_errno("the lock of a cache");
+    std::this_thread::sleep_for(waits.count(nap));
+  }
+}
+
 }  // namespace
 
 // As it lies in the file.
@@ -39,7 +70,7 @@ struct CacheRoom::Page {
 };
 
 CacheRoom::CacheRoom(int file, Page* page, std::chrono::milliseconds longest_lock)
-    : file_(file), page_(page), longest_lock_(longest_lock) {}
+    : file_(file), page_(page), longest_lock_(longest_lock), born_(fork_generation()) {}
 
 std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path, std::chrono::milliseconds longest_lock) {
   const int file = path.empty() ? memory_file("memload-room") : open_file(path);
@@ -55,7 +86,8 @@ std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path, std::chrono:
   if (!page->magic.compare_exchange_strong(fresh, kRoomMagic) && fresh != kRoomMagic) {
     throw std::runtime_error(path + ": not a file of a cache of memload's; give another folder");
   }
-  if (lock_bytes(file, F_OFD_SETLKW, F_RDLCK, kUsersAt) != 0) throw_errno(path + ": cannot lock");
+  Waits waits(longest_lock);
+  wait_for_lock(file, F_RDLCK, kUsersAt, waits);
   return room;
 }
 
@@ -64,34 +96,20 @@ CacheRoom::~CacheRoom() {
   ::close(file_);
 }
 
-// The kernel's own waiting has no end: a process that is suspended with the lock would stop all others for good. What
-// is counted are the waits asked for, not the time, which goes on while this process itself is suspended.
 CacheRoom::Lock::Lock(CacheRoom& room, std::chrono::milliseconds longest)
     : threads_(room.mutex_, std::defer_lock), file_(room.file_) {
-  std::chrono::microseconds waited{0};
-  const auto wait = [&](std::chrono::microseconds span) {
-    if (waited >= longest) {
-      throw std::system_error(ETIMEDOUT, std::generic_category(),
-                              "a process that reads through this cache has its lock for " +
-                                  std::to_string(longest.count() / 1000) +
-                                  " s, and is suspended or stuck; let it go on, or end it");
-    }
-    waited += span;
-    return span;
-  };
-  while (!threads_.try_lock() && !threads_.try_lock_until(std::chrono::system_clock::now() +
-                                                          wait(std::min<std::chrono::microseconds>(longest, kSlice)))) {
+  if (room.born_ != fork_generation()) throw ForkedError("the cache was opened before this process was forked");
+  Waits waits(longest);
+  const auto slice = std::min<std::chrono::microseconds>(longest, kSlice);
+  while (!threads_.try_lock() && !threads_.try_lock_until(std::chrono::system_clock::now() + waits.count(slice))) {
   }
-  for (auto nap = kFirstNap; lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kLockAt) != 0;
-       nap = std::min(2 * nap, kLongestNap)) {
-    if (errno != EAGAIN && errno != EACCES) throw_errno("the lock of a cache");
-    std::this_thread::sleep_for(wait(nap));
-  }
+  wait_for_lock(file_, F_WRLCK, kLockAt, waits);
 }
 
 CacheRoom::Lock::~Lock() { lock_bytes(file_, F_OFD_SETLK, F_UNLCK, kLockAt); }
 
-bool CacheRoom::alone() const { return lock_bytes(file_, F_OFD_GETLK, F_WRLCK, kUsersAt) == 0; }
+bool CacheRoom::shut() const { return lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kUsersAt) == 0; }
+void CacheRoom::admit() const { lock_bytes(file_, F_OFD_SETLK, F_RDLCK, kUsersAt); }
 
 std::uint64_t CacheRoom::used() const noexcept { return page_->used.load(); }
 void CacheRoom::set_used(std::uint64_t bytes) noexcept { page_->used.store(bytes); }

@@ -11,12 +11,14 @@
 namespace memload {
 
 // The room that the blocks of all sets of a cache share, and the lock of their tables. It is one page of a file, or of
-// memory of this process alone. Any thread may call anything.
+// memory of this process alone. Any thread may call anything. A child that was forked has no part in it: the kernel's
+// locks belong to the open file, which is its parent's, too.
 class CacheRoom {
  public:
   static constexpr std::chrono::milliseconds kLongestLock{120'000};
 
-  // An empty path makes a room for this process and its children. Throws std::system_error.
+  // An empty path makes a room for this process. Throws std::system_error, also after the longest lock if another
+  // process has shut the room all that time.
   static std::shared_ptr<CacheRoom> open(const std::string& path,
                                          std::chrono::milliseconds longest_lock = kLongestLock);
   ~CacheRoom();
@@ -26,7 +28,8 @@ class CacheRoom {
   // Excludes all other threads, and all other processes that have the room; the kernel ends the lock of one that dies.
   class Lock {
    public:
-    // Throws std::system_error after the longest lock: whoever has it is suspended, since it is had for moments.
+    // Throws std::system_error after the longest lock: whoever has it is suspended, since it is had for moments. Throws
+    // ForkedError in a child of the process that opened the room, whose lock its parent would have as well.
     explicit Lock(CacheRoom& room) : Lock(room, room.longest_lock_) {}
     Lock(CacheRoom& room, std::chrono::milliseconds longest);
     ~Lock();
@@ -38,10 +41,12 @@ class CacheRoom {
     int file_;
   };
 
-  // Whether no other process has the room. It is asked before a room is used.
-  [[nodiscard]] bool alone() const;
+  // Keeps other processes from opening the room until admit(), if none has it; returns whether that is so.
+  [[nodiscard]] bool shut() const;
+  void admit() const;
+  [[nodiscard]] std::chrono::milliseconds longest_lock() const noexcept { return longest_lock_; }
   [[nodiscard]] std::uint64_t used() const noexcept;
-  // Corrects what is counted as used; for a room that was alone. What died may have left too much in the count.
+  // Corrects what is counted as used, of a room that is shut. What died may have left too much in the count.
   void set_used(std::uint64_t bytes) noexcept;
 
   // A number that changes whenever something may have happened that others wait for.
@@ -63,6 +68,7 @@ class CacheRoom {
   int file_;
   Page* page_;
   std::chrono::milliseconds longest_lock_;
+  std::uint64_t born_;  // the generation of forks
   std::timed_mutex mutex_;
   std::atomic<std::uint32_t> calls_{0};
 };

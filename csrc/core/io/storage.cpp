@@ -232,20 +232,20 @@ bool Storage::in_page_cache(const std::byte* at, std::size_t n) const noexcept {
   return true;
 }
 
-void Storage::require(const std::byte* at, std::size_t n, std::int64_t row) const {
+void Storage::require(const std::byte* at, std::size_t n, std::int64_t row, bool held) const {
   if (!keeping_.mirror) return;
   const auto offset = static_cast<std::size_t>(at - data_);
-  if (keeping_.mirror->holds(offset, n)) return;
+  if (held && keeping_.mirror->holds(offset, n)) return;
   throw NotFetched(
       name_, row, offset,
       "these bytes were not fetched from their store before they were read; read the rows through the data "
       "set or a FastLoader, in the process that opened it");
 }
 
-void Storage::load(std::size_t offset, std::span<std::byte> to) const {
+void Storage::load(std::size_t offset, std::span<std::byte> to, bool held) const {
   constexpr std::size_t kPart = std::size_t{4} << 20;
   if (closed_) return read(offset, to, -1);
-  require(data_ + offset, to.size(), -1);
+  require(data_ + offset, to.size(), -1, held);
   install_fault_handler();
   for (std::size_t done = 0; done < to.size();) {
     const auto part = to.subspan(done, std::min(kPart, to.size() - done));

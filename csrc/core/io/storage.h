@@ -71,8 +71,9 @@ class Storage : public std::enable_shared_from_this<Storage> {
   // What fetches the bytes of this file, which are there only where it says so; null for all other storages.
   [[nodiscard]] const Mirror* mirror() const noexcept { return keeping_.mirror.get(); }
   // Throws NotFetched if some of [at, at + n) are absent, or may be removed while they are read. Whoever reads the
-  // bytes of a storage with a mirror asks before: absent ones read as zeros.
-  void require(const std::byte* at, std::size_t n, std::int64_t row) const;
+  // bytes of a storage with a mirror asks before: absent ones read as zeros. Without `held` the caller has pinned
+  // nothing: then it throws for all bytes of a mirror, since another thread's pins may end while they are read.
+  void require(const std::byte* at, std::size_t n, std::int64_t row, bool held = true) const;
   // A number that no other storage of this process ever has.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
@@ -125,8 +126,8 @@ class Storage : public std::enable_shared_from_this<Storage> {
 
   // Copies [offset, offset + to.size()) to memory. Bytes in the page cache come from there; others come past it in
   // large reads if `to` lies as the file does (address and offset are equal modulo 4096), else through the mapping.
-  // Throws ReadError.
-  void load(std::size_t offset, std::span<std::byte> to) const;
+  // Throws ReadError. `held` is that of require().
+  void load(std::size_t offset, std::span<std::byte> to, bool held = true) const;
 
   // Makes the error for a read of the mapping that failed at `address`, in this row of the storage.
   [[nodiscard]] ReadError unreadable(std::int64_t row, const void* address) const;

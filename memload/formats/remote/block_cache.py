@@ -33,6 +33,7 @@ from memload.formats.remote.cache_folder import (
     RemoteFile,
     evicted,
     present,
+    removed,
     telling_of_a_full_disk,
 )
 from memload.formats.remote.etags import Etags
@@ -109,10 +110,10 @@ class BlockCache:
         else:
             with telling_of_a_full_disk(keeping.folder):
                 self.folder = CacheFolder(keeping.folder)
-                self._entry = self.folder.entry(objects.url, content, block_bytes, files)
-                self.table = self.folder.table(self._entry)
+                self._entry, self.table = self.folder.opened(objects.url, content, block_bytes, files)
             self.mirrors = Mirrors(self._entry)
         self._etags = Etags(None if self._entry is None else self._entry.path / ETAGS)
+        self._unknown: set[int] = set()  # files without a kept ETag, of which what earlier processes left is useless
         weakref.finalize(self, self.mirrors.close)
         self.limit, self._block_bytes = keeping.nbytes, self.table.block_bytes
         self._bounds = list(self.table.first_blocks)  # of the files, and the end
@@ -131,10 +132,10 @@ class BlockCache:
         if isinstance(self.objects, Objects):
             self.objects.advice += f"; if that fails, too, remove its blocks: memload cache rm {entry.path.parent} "
             self.objects.advice += entry.key
+        self._unknown.update(number for number in range(len(self.files)) if self._etags.of(number) is None)
         for blocks in present(self.table) if self.table.was_alone else ():
             numbers = np.searchsorted(self._firsts, blocks, side="right") - 1
-            unknown = [number for number in np.unique(numbers).tolist() if self._etags.of(number) is None]
-            entry.remove_blocks(self.table, blocks[np.isin(numbers, unknown)])
+            entry.remove_blocks(self.table, blocks[np.isin(numbers, list(self._unknown))])
 
     @property
     def room(self) -> CacheRoom:
@@ -198,6 +199,17 @@ class BlockCache:
     def take_over(self, missing: Blocks) -> None:
         """Ask for those of some blocks that another process asked for and does not bring."""
         self._fetch(self.table.take_over(missing))
+
+    def is_lacking(self, absent: Blocks) -> bool:
+        """Whether the first of some absent blocks lacks room, and none of them is absent since its request failed."""
+        if len(absent) == 0 or any(block in self._errors for block in absent.tolist()):
+            return False
+        return bool(self.room.used + self.bytes_of(absent[:1]) > self.limit)
+
+    def recover(self) -> None:
+        """Clear what processes left that have ended, and remove the bytes of blocks that they wrote or removed."""
+        if self.table.recover():
+            removed(self.table, self.table.left(), self.mirrors.place)
 
     def let_go(self, blocks: Blocks) -> None:
         """End a pin of each block."""
@@ -273,10 +285,9 @@ class BlockCache:
         """Compare a block that an earlier process left with its checksum."""
         number, offset, nbytes = self.place(block)
         file, base = self.mirrors.place(number)
-        data = read_at(file, base + offset, nbytes)
+        data = b"" if number in self._unknown else read_at(file, base + offset, nbytes)
         if len(data) == nbytes and xxhash.xxh3_64_intdigest(data) == self.table.checksum(block):
-            self.table.vouch(block)
-            return True
+            return self.table.vouch(block)
         self.table.discard(block)
         return False
 

@@ -15,7 +15,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import xxhash
 from memload._core import BlockTable, CacheRoom, give_back
 from memload.errors import DiskSpaceError, FormatError
 from memload.formats.remote.damages import emptied
-from memload.formats.remote.descriptors import Descriptors
+from memload.formats.remote.descriptors import Descriptor, Descriptors
 from memload.formats.remote.unfinished import PREFIX, being_made, remove_unfinished
 
 ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
@@ -36,6 +36,11 @@ _FORMAT = "memload-cache"
 STATE, ARRIVING, PRESENT, MOVING, PINNED, OF_OTHERS = 3, 1, 2, 3, 4, 16
 """Of `BlockTable.states`: the bits of the state, three states, the bit of a pin, and that of another's block."""
 _AT_ONCE = 1 << 16  # blocks
+_REMOVALS = 3  # of a set while it is opened
+
+
+Place = Callable[[int], tuple[Descriptor, int]]
+"""Returns the descriptor of a mirror file by its number, and where the file begins there."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +86,29 @@ class CachedSet:
             return False
 
     def table(self, room: CacheRoom) -> BlockTable:
-        """Open the table of its blocks. Raises OSError, and FormatError if it is damaged."""
+        """Open the table of its blocks, and remove what killed processes left of blocks.
+
+        Raises:
+            OSError: it cannot be opened, or bytes cannot be removed.
+            FormatError: it is damaged.
+        """
         try:
-            return BlockTable(room, str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files])
+            table = BlockTable(room, str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files])
         except RuntimeError as error:
             raise FormatError(str(error)) from None
+        removed(table, table.left(), self._places())
+        return table
 
     def remove_blocks(self, table: BlockTable, blocks: Sequence[int] | Any) -> int:
         """Remove blocks that nobody has pinned; return the bytes."""
+        return evicted(table, blocks, self._places())
+
+    def _places(self) -> Place:
         files = Descriptors(self.path)
-        return evicted(table, blocks, lambda number: (files.of(self.files[number].name), 0))
+        return lambda number: (files.of(self.files[number].name), 0)
 
 
-def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
+def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
     """Take blocks out of a table and their bytes out of the mirror files; return how many bytes.
 
     Args:
@@ -101,9 +116,16 @@ def evicted(table: BlockTable, blocks: Any, place: Any) -> int:
         blocks: numbers of blocks; those that are pinned, or not there, stay as they are.
         place: returns for the number of a file its descriptor, and where it begins there.
     """
-    leaving = table.evict(np.asarray(blocks, dtype=np.int64))
-    freed, firsts = 0, np.asarray(table.first_blocks)
+    return removed(table, table.evict(np.asarray(blocks, dtype=np.int64)), place)
+
+
+def removed(table: BlockTable, leaving: Any, place: Place) -> int:
+    """Take the bytes of blocks that are leaving out of the mirror files; return how many bytes. Args as `evicted`."""
+    if len(leaving) == 0:
+        return 0
+    freed = 0
     try:
+        firsts = np.asarray(table.first_blocks)
         for block in leaving.tolist():
             number = int(np.searchsorted(firsts, block, side="right")) - 1
             nbytes = table.bytes_of(block)
@@ -142,10 +164,13 @@ class CacheFolder:
         self.removed_unfinished = remove_unfinished(self.path)
         self.room = CacheRoom(str(self.path / ROOM))
         self.damaged: set[str] = set()
-        if self.room.alone:
-            for one in self.sets():
-                self._mend(one)
-            self.room.set_used(sum(self.held(one) for one in self.sets()))
+        if self.room.shut():  # what others claimed while it is counted would be missing in the count
+            try:
+                for one in self.sets():
+                    self._mend(one)
+                self.room.set_used(sum(self.held(one) for one in self.sets()))
+            finally:
+                self.room.admit()
 
     def _make(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -199,6 +224,17 @@ class CacheFolder:
         except FormatError:
             self.damaged.add(one.key)
             return 0
+
+    def opened(
+        self, url: str, content: bytes, block_bytes: int, files: Sequence[RemoteFile]
+    ) -> tuple[CachedSet, BlockTable]:
+        """Return the folder of a set, as `entry`, and its table; where another process removes it meanwhile, anew."""
+        for _ in range(_REMOVALS):
+            with contextlib.suppress(FileNotFoundError):
+                one = self.entry(url, content, block_bytes, files)
+                return one, self.table(one)
+        one = self.entry(url, content, block_bytes, files)
+        return one, self.table(one)
 
     def entry(self, url: str, content: bytes, block_bytes: int, files: Sequence[RemoteFile]) -> CachedSet:
         """Return the folder of a set, with mirror files for its files; it is made if it does not exist.
@@ -265,12 +301,13 @@ class CacheFolder:
         except FormatError:
             return 0, False  # a process reads it
         freed = sum(one.remove_blocks(table, blocks) for blocks in present(table))
-        if not table.was_alone or held_bytes(table) != 0:
-            return freed, False
-        for name in [SET, TABLE, ETAGS, *(file.name for file in one.files)]:
-            (one.path / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody else has put a file there
-            one.path.rmdir()
+        with self.room.lock():  # whoever opens the table waits for it, and sees then that it was removed
+            if not table.is_alone or held_bytes(table) != 0:
+                return freed, False
+            for name in [SET, TABLE, ETAGS, *(file.name for file in one.files)]:
+                (one.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody else has put a file there
+                one.path.rmdir()
         return freed, True
 
 

@@ -48,7 +48,8 @@ class Patience:
 
     def __init__(self, cache: BlockCache) -> None:
         self._cache = cache
-        self._since = self._quiet_since = self._recovered = time.monotonic()
+        self._since = self._quiet_since = self._recovered = self._waited = time.monotonic()
+        self._busy = self._since  # when blocks of the set were last seen to come
         self._moved_since: float | None = None  # since when another process is seen to write or remove a missing block
         self._left, self._events = -1, cache.room.events
         self._next_take_over = self.take_over_after
@@ -70,16 +71,17 @@ class Patience:
         cache = self._cache
         if len(missing) != self._left:
             self._left, self._since = len(missing), time.monotonic()
-        before = time.monotonic()
         if cache.table.has_to_wait(missing):
             cache.table.wait_for(missing, seen.calls, longest)
         else:
             cache.room.wait(seen.events, longest)
         now = time.monotonic()
-        self._leave_out(now - before - longest - _LOOK_AGAIN)
+        self._leave_out(now - self._waited - longest - _LOOK_AGAIN, now)
+        self._waited = now
         if now - self._recovered >= _LOOK_AGAIN:
-            cache.table.recover()
+            cache.recover()
             self._recovered = now
+            self._show_that_it_brings(missing)
         if cache.room.events != self._events:
             self._events, self._quiet_since = cache.room.events, now
         if now - self._since > self._next_take_over:
@@ -88,11 +90,19 @@ class Patience:
         if now - self._since > self.take_over_after:
             self._look_for_the_stuck(missing, now)
 
-    def _leave_out(self, seconds: float) -> None:
-        """Leave out time in which this process itself stood still."""
+    def _leave_out(self, seconds: float, now: float) -> None:
+        """Leave out time in which this process itself stood still, or had something else to do than to look."""
         if seconds > 0:
-            self._since, self._quiet_since = self._since + seconds, self._quiet_since + seconds
-            self._moved_since = None
+            self._since, self._quiet_since = min(self._since + seconds, now), min(self._quiet_since + seconds, now)
+            self._busy = min(self._busy + seconds, now)
+            if self._moved_since is not None:
+                self._moved_since = min(self._moved_since + seconds, now)
+
+    def _show_that_it_brings(self, missing: Blocks) -> None:
+        """Show those who wait for room that a process with requests for missing blocks is not suspended."""
+        states = self._cache.table.states(0, self._cache.table.blocks)[missing]
+        if (states & (STATE | OF_OTHERS) == ARRIVING).any():
+            self._cache.room.announce()
 
     def _look_for_the_stuck(self, missing: Blocks, now: float) -> None:
         """Raise an error if a missing block is written or removed for long, or none has come and none arrives."""
@@ -110,11 +120,12 @@ class Patience:
                 f"{self.longest:.0f} s; {stuck}",
                 file=cache.objects.url,
             )
-        if self._moved_since is not None or now - self._since <= self.longest:
-            return
         busy = states & STATE
         arriving = states[(busy == ARRIVING) | (busy == MOVING)] & OF_OTHERS
-        if len(arriving) and not (now - self._quiet_since > self.longest and arriving.all()):
+        if len(arriving):
+            self._busy = self._quiet_since if arriving.all() else now
+        is_late = self._moved_since is None and now - max(self._since, self._busy) > self.longest
+        if not is_late or not cache.is_lacking(missing[busy[missing] == 0]):
             return
         raise MemorySpaceError(
             f"the cache of {cache.objects.url} has {format_size(cache.limit)}, all of it in use, and "

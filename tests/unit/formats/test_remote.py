@@ -112,6 +112,17 @@ def columns_on(storage):
     }
 
 
+def batch_of(column):
+    pipeline = _core.Pipeline(
+        [(column, None, 0, 64, [1], None)], batch_rows=1, slot_rows=1, drop_last=False, depth=1, threads=1
+    )
+    pipeline.push(np.array([0]))
+    try:
+        pipeline.next()
+    finally:
+        pipeline.close()
+
+
 @pytest.mark.parametrize("kind", ["rows", "selected", "windows", "ragged", "tiles"])
 def test_a_column_never_gives_absent_bytes(bare, kind):
     column, out = columns_on(bare[0])[kind], np.zeros(1 << 10, np.uint8)
@@ -121,14 +132,8 @@ def test_a_column_never_gives_absent_bytes(bare, kind):
 
 @pytest.mark.parametrize("kind", ["rows", "selected", "windows", "ragged", "tiles"])
 def test_a_pipeline_never_gives_absent_bytes(bare, kind):
-    column = columns_on(bare[0])[kind]
-    pipeline = _core.Pipeline(
-        [(column, None, 0, 64, [1], None)], batch_rows=1, slot_rows=1, drop_last=False, depth=1, threads=1
-    )
-    pipeline.push(np.array([0]))
     with pytest.raises(memload.ShardReadError, match=r"s3://bucket/shard.*not fetched"):
-        pipeline.next()
-    pipeline.close()
+        batch_of(columns_on(bare[0])[kind])
 
 
 def test_what_loads_into_ram_never_gives_absent_bytes(bare):
@@ -139,16 +144,39 @@ def test_what_loads_into_ram_never_gives_absent_bytes(bare):
         _core.load_rows(columns_on(storage)["rows"], None, np.array([0]), out.ctypes.data, 8)
 
 
+def brought(table, folder):
+    """Pin the first block, and bring it."""
+    with (folder / "mirror").open("r+b") as mirror:
+        table.store(int(table.hold([0], 1 << 20)[0][0]), [0], mirror.fileno(), 0, bytes(table.bytes_of(0)), False)
+
+
 def test_bytes_that_are_there_but_not_pinned_are_absent_too(bare, tmp_path):
     storage, table = bare
-    with (tmp_path / "mirror").open("w+b") as mirror:
-        table.store(int(table.hold([0], 1 << 20)[0][0]), [0], mirror.fileno(), 0, bytes(table.bytes_of(0)), False)
-    out = np.ones(8, np.uint8)
-    storage.load(0, out.ctypes.data, 8)
-    assert not out.any()
+    brought(table, tmp_path)
+    batch_of(columns_on(storage)["rows"])
     table.let_go([0])
+    with pytest.raises(memload.ShardReadError, match="not fetched"):
+        batch_of(columns_on(storage)["rows"])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_read_pins_what_another_thread_has_pinned(bare, tmp_path, whole):
+    """That thread may let go amid the read, and then the blocks may be removed."""
+    storage, table = bare
+    brought(table, tmp_path)
+    if whole:
+        with (tmp_path / "mirror").open("r+b") as mirror:
+            for block in table.hold(np.arange(1, 16), 1 << 20)[0].tolist():
+                table.store(block, [0], mirror.fileno(), block * 4096, bytes(4096), False)
+        assert table.hold_all()
+    columns, out = columns_on(storage), np.zeros(64, np.uint8)
     with pytest.raises(LookupError):
         storage.load(0, out.ctypes.data, 8)
+    with pytest.raises(LookupError):
+        _core.load_rows(columns["rows"], None, np.array([0]), out.ctypes.data, 8)
+    for kind, nbytes in (("rows", 8), ("ragged", 64)):
+        with pytest.raises(LookupError):
+            columns[kind].gather(np.array([0]), out.ctypes.data, nbytes)
 
 
 # The same as a local copy.

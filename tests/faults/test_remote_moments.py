@@ -1,0 +1,206 @@
+"""Processes that open, count, clear or read a shared cache at the same moment: each pauses where it hurts most."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from waiting import until
+
+import memload
+from memload import _core
+from memload.engine import fetched_batches
+from memload.formats.remote import cache_folder
+from memload.formats.remote.cache_folder import CachedSet, CacheFolder
+
+X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+
+
+IS_KILLED = """
+import os, signal, sys
+import numpy as np
+import memload
+
+cache = memload.open(sys.argv[1], cache=sys.argv[2], cache_bytes="64MB").fields["x"].column.storages[0].origin
+blocks = np.arange(cache.table.blocks)
+cache.hold(blocks)
+cache.let_go(blocks)
+cache.table.evict(blocks)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="session")
+def url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("moments") / "set"
+    memload.write(folder, {"x": X}, shard_bytes=8 << 16, progress=False)
+    return f"file://{folder}"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cache"
+
+
+def opened(url, folder):
+    return memload.open(url, cache=folder, cache_bytes="64MB")
+
+
+def cache_of(ds):
+    return ds.fields["x"].column.storages[0].origin
+
+
+def filled(url, folder):
+    """Fill a cache with a set, as a process that ends then; return the set."""
+    ds = opened(url, folder)
+    assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
+    del ds
+    (one,) = cache_folder._sets_in(folder)
+    until(lambda: not _core.BlockTable.is_in_use(str(one.path / "blocks")))
+    return one
+
+
+def test_nobody_claims_room_while_what_is_there_is_counted(url, folder, monkeypatch):
+    """What was claimed meanwhile would be missing in the count, and the cache would grow over its room."""
+    filled(url, folder)
+    early, held, others = [], CacheFolder.held, []
+
+    def held_slowly(self, one):
+        others.append(threading.Thread(target=_core.CacheRoom, args=(str(folder / "room"),)))
+        others[-1].start()
+        others[-1].join(0.2)
+        early.append(not others[-1].is_alive())
+        return held(self, one)
+
+    monkeypatch.setattr(CacheFolder, "held", held_slowly)
+    CacheFolder(folder)
+    for other in others:
+        other.join()
+    assert early == [False]
+
+
+def test_a_set_that_is_opened_while_it_is_cleared_stays(url, folder, monkeypatch):
+    one, others, remove = filled(url, folder), [], CachedSet.remove_blocks
+
+    def removed(self, table, blocks):
+        freed = remove(self, table, blocks)
+        others.append(self.table(_core.CacheRoom(str(folder / "room"))))  # as another process does
+        return freed
+
+    clearing = CacheFolder(folder)
+    monkeypatch.setattr(CachedSet, "remove_blocks", removed)
+    assert clearing.clear(one) == (one.nbytes, False)
+    assert one.has_mirrors
+    assert (one.path / "set.json").exists()
+    others.clear()
+    monkeypatch.undo()
+    assert clearing.clear(one) == (0, True)
+    assert not one.path.exists()
+
+
+def test_a_set_that_is_cleared_while_it_is_opened_is_made_anew(url, folder, monkeypatch):
+    filled(url, folder)
+    table = CachedSet.table
+
+    def cleared_first(self, room):
+        monkeypatch.undo()
+        assert CacheFolder(folder).clear(self)[1]
+        return table(self, room)
+
+    clears = CacheFolder(folder)  # so that the room is in use, and nobody counts
+    monkeypatch.setattr(CachedSet, "table", cleared_first)
+    ds = opened(url, folder)
+    assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
+    assert len(clears.sets()) == 1
+
+
+def test_blocks_without_a_known_etag_are_fetched_again_beside_other_processes(url, folder):
+    """They may be of another version of the object than the blocks that are fetched from now on."""
+    one = filled(url, folder)
+    (one.path / "etags").unlink()
+    other = one.table(_core.CacheRoom(str(folder / "room")))
+    cache = cache_of(opened(url, folder))
+    assert not cache.table.was_alone
+    cache.hold(np.arange(cache.table.blocks))
+    assert cache.counts.fetched_bytes == one.nbytes
+    assert other.states(0, other.blocks).tolist() == [2 | 4] * other.blocks
+
+
+@pytest.mark.parametrize("by", ["who opens", "who waits"])
+def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder, by):
+    """Else they would lie on the disk beside the room that is counted."""
+    waits = cache_of(opened(url, folder)) if by == "who waits" else None
+    killed = subprocess.run([sys.executable, "-c", IS_KILLED, url, str(folder)])
+    assert killed.returncode == -signal.SIGKILL
+    (one,) = cache_folder._sets_in(folder)
+    assert on_disk(one) >= one.nbytes // 2
+    if waits is None:
+        waits = cache_of(opened(url, folder))
+    else:
+        waits.recover()
+    assert on_disk(one) == 0
+    assert waits.room.used == 0
+
+
+def on_disk(one):
+    return sum((one.path / file.name).stat().st_blocks for file in one.files) * 512
+
+
+@pytest.mark.parametrize("call", ["hold", "take_over", "evict"])
+def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(tmp_path, call):
+    """It is raised as soon as the lock is had, before anybody knows what was claimed."""
+    path, blocks = str(tmp_path / "blocks"), np.arange(2)
+    kept, mine = (_core.CacheRoom(str(tmp_path / "room")) for _ in range(2))
+    other, table = (_core.BlockTable(room, path, 4096, [8192]) for room in (kept, mine))
+    if call != "hold":
+        (other if call == "take_over" else table).hold(blocks, 8192, False)
+    if call == "take_over":
+        table.hold(blocks, 8192, False)
+    if call == "evict":
+        with (tmp_path / "mirror").open("w+b") as mirror:
+            table.store(0, [0, 0], mirror.fileno(), 0, bytes(8192), False)
+        table.let_go(blocks)
+    before, has_lock = table.states(0, 2).tolist(), threading.Event()
+
+    def interrupt():
+        with kept.lock():
+            has_lock.set()
+            time.sleep(0.1)
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    has_lock.wait()
+    with pytest.raises(KeyboardInterrupt):
+        getattr(table, call)(blocks, *([8192, False] if call == "hold" else []))
+    thread.join()
+    after = table.states(0, 2) & (cache_folder.STATE | cache_folder.PINNED)
+    assert after.tolist() == ([0 | 4] * 2 if call == "take_over" else before)
+
+
+class Whole:
+    """Stands for the table of a cache that can be held as a whole, or the lock of which is not to be had."""
+
+    def __init__(self, error=None):
+        self.error, self.table, self.holds = error, self, 0
+
+    def hold_all(self):
+        if self.error is not None:
+            raise self.error
+        self.holds += 1
+        return True
+
+    def let_go_all(self):
+        self.holds -= 1
+
+
+def test_a_set_is_let_go_of_where_the_next_one_cannot_be_held():
+    first = Whole()
+    with pytest.raises(TimeoutError):
+        fetched_batches.fetched(None, None, [first, Whole(TimeoutError())], 8, False)
+    assert first.holds == 0
