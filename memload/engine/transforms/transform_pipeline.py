@@ -150,7 +150,8 @@ class TransformPipeline:
             users = (fn.fn for fn in self.maps if not str(getattr(fn.fn, "__module__", "")).startswith("memload."))
             names = ", ".join(map(name_of, users))
             if not taken.is_making:
-                note_place(error, f"in the batch of {_listed(rows)}: the results of map({names}) do not join")
+                found = f"the results of map({names}) do not join{_because_of(self.forms)}"
+                note_place(error, f"in the batch of {_listed(rows)}: {found}")
             elif taken.count:
                 note_place(error, f"at {_listed(rows[taken.count - 1 : taken.count])}, in map({names})")
             raise
@@ -190,6 +191,17 @@ class _Taken:
             return samples
 
         return made
+
+
+def _because_of(forms: Forms) -> str:
+    """Return what to do where fields differ in length, which only a sample that was changed in place still tells."""
+    names = ", ".join(repr(name) for name, (form, *_) in forms.items() if form is not None)
+    if not names:
+        return ""
+    return (
+        f"; rows of {names} differ in length: change the sample that the function is given and return it, not a copy "
+        "such as {**sample}, or give tensors of one length"
+    )
 
 
 @contextlib.contextmanager

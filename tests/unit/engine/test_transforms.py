@@ -389,6 +389,19 @@ def test_samples_that_do_not_join_are_named_by_their_rows():
     )
 
 
+def test_a_copied_sample_with_rows_of_many_lengths_is_told_to_be_changed_in_place():
+    ragged = memload.from_arrays(r=memload.ragged([torch.ones(n) for n in (2, 3)]), text=["a", "bc"])
+    note = raised_by(memload.FastLoader(ragged.map(lambda sample: {**sample, "r": sample["r"] * 2}), batch_size=2))
+    assert "do not join; rows of 'r' differ in length: change the sample that the function is given" in note
+
+    def changed(sample):
+        sample["r"] = sample["r"] * 2
+        return sample
+
+    (batch,) = memload.FastLoader(ragged.map(changed), batch_size=2)
+    assert batch["r"].lengths.tolist() == [2, 3]
+
+
 def test_a_stock_loader_over_mapped_samples_names_the_row_once_however_often_the_error_passes():
     assert raised_by(DataLoader(LABELS.map(odd_of), batch_size=4)) == (
         "memload: at row 13 of the mapped dataset, in map(odd_of)"
