@@ -236,7 +236,7 @@ def sizes_of(fields: Mapping[str, Field]) -> GraphSizes:
 def _lengths(name: str, field: Field) -> torch.Tensor:
     """Return the number of items of an attribute in each graph; for `num_nodes` its values."""
     if isinstance(field, RaggedField):
-        return torch.from_numpy(field.column.lengths(np.arange(field.rows)))
+        return field.lengths()
     if name == COUNTED:
         counts: torch.Tensor = field.gather(np.arange(field.rows))
         return counts
