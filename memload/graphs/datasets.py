@@ -265,7 +265,8 @@ def from_graphs(graphs: Iterable[Any] | str | os.PathLike[str], *, trust: bool =
     Raises:
         ImportError: torch_geometric is not installed.
         TypeError: a graph is not a ``Data``, has rules of its own, or an attribute that cannot be stored.
-        ValueError: there are no graphs, or one differs from the first in attributes, dtypes or shapes.
+        ValueError: there are no graphs, one differs from the first in attributes, dtypes or shapes, or one of its
+            edges ends at no node of it.
         FormatError: the file holds no list, is damaged, or has a class that is not allowed.
 
     Example:
