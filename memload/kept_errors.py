@@ -79,6 +79,29 @@ _CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)\.\n")
 _AT_ROW = re.compile(r"^(?:Original )?memload\.kept_errors\.AtRow: row (.*): (.*)$", re.MULTILINE)
 
 
+_NOTE = "memload: "
+
+
+def note_place(error: BaseException, place: str) -> None:
+    """Add the place at which a function of the user failed to its error, in place of the one noted before.
+
+    It is a note of PEP 678: Python shows it below the message, and versions before 3.11 only keep it.
+
+    Example:
+        >>> error = KeyError("a")
+        >>> note_place(error, "at row 13 of the loader's dataset, in map(crop)")
+        >>> error.__notes__
+        ["memload: at row 13 of the loader's dataset, in map(crop)"]
+    """
+    notes = [note for note in getattr(error, "__notes__", []) if not str(note).startswith(_NOTE)]
+    error.__notes__ = [*notes, _NOTE + place]
+
+
+def name_of(fn: object) -> str:
+    """Return the name by which messages call a function, a module or another callable of the user."""
+    return str(getattr(fn, "__qualname__", type(fn).__name__))
+
+
 def note_row(error: BaseException, row: object, name: str) -> None:
     """Note the row at which the function `name` failed: torch sends the main process only the text of an error."""
     [*_shown(error)][-1].__cause__ = AtRow(f"row {row}: {name}")

@@ -6,19 +6,21 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from memload import _core
-from memload.columns.fields import Field, row_nbytes
+from memload.columns.fields import Field, HasFields, row_nbytes
 from memload.columns.numbers import kind
 from memload.columns.ragged_forms import FORMS, Form, Padded, batch_of
 from memload.columns.storage_terms import where_stored
 from memload.dtypes import dtype_name
 from memload.errors import FormatError
+
+_D = TypeVar("_D", bound="HasRaggedFields")
 
 RaggedColumn = _core.Ragged | _core.EventItems
 """A column whose rows differ in length: as they are stored, or the events of slices of time."""
@@ -77,6 +79,10 @@ class RaggedField(Field):
     def nbytes(self) -> int:
         """Bytes of the items of all rows once gathered."""
         return self.column.items * self.column.planes * self.column.item_bytes
+
+    def lengths(self) -> torch.Tensor:
+        """Return the items of each row, int64 (rows,), from offsets alone; of a text its bytes in UTF-8."""
+        return torch.from_numpy(self.column.lengths(np.arange(self.rows)))
 
     @property
     def kind(self) -> str:
@@ -251,3 +257,61 @@ def _pads_of(forms: Mapping[str, Any], pad_value: Any) -> dict[str, Any]:
         what = f"; {unpadded[0]!r} is not among those that become so here" if stated else ""
         raise ValueError(f'pad_value= is for fields whose form is "padded"{what}')
     return {**pads, **stated}
+
+
+class HasRaggedFields(HasFields):
+    """A dataset some of whose fields may have rows that differ in length."""
+
+    if TYPE_CHECKING:
+
+        def _field(self, name: str) -> Field: ...
+
+    def with_ragged(self: _D, form: Any = None, /, *, pad_value: Any = None, **forms: Any) -> _D:
+        """Return this dataset with another form of batches for the fields whose rows differ in length.
+
+        Args:
+            form: the form of all such fields. "offsets" (the default) gives a `memload.Ragged` of values and offsets;
+                "padded" gives a `memload.Padded`; ("padded", -100) pads with that number instead of 0; "jagged" gives
+                tensors of torch.nested.
+            pad_value: the number that pads rows, for all padded fields, or a dict of numbers by field.
+            forms: forms for single fields, by name.
+
+        Raises:
+            KeyError: there is no field of such a name.
+            TypeError: a form is none of these, or a pad value is not a number.
+            ValueError: all rows of a field have the same length, its batches cannot have that form, or its dtype cannot
+                hold the pad value.
+
+        Example:
+            >>> import memload, torch
+            >>> ds = memload.from_arrays(tokens=memload.ragged([torch.arange(3), torch.arange(1)]))
+            >>> next(iter(memload.FastLoader(ds.with_ragged("padded"), batch_size=2)))["tokens"].values
+            tensor([[0, 1, 2],
+                    [0, 0, 0]])
+        """
+        if (form is None) == (not forms):
+            raise ValueError('with_ragged takes one form, or forms by field: with_ragged(tokens="padded")')
+        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form, pad_value))
+
+    def lengths(self, name: str) -> torch.Tensor:
+        """Return the length of each row of a field whose rows differ in length, int64 (rows,), without reading any row.
+
+        It is the number of items along the axis in which rows differ, of a text its bytes in UTF-8: the costs for
+        `memload.BudgetBatchSampler`, which fills batches by them.
+
+        Raises:
+            KeyError, TypeError: there is no such field, or the name is not a str.
+            ValueError: all rows of the field have the same shape.
+
+        Example:
+            >>> import memload, torch
+            >>> ds = memload.from_arrays(tokens=memload.ragged([torch.zeros(n) for n in (3, 1, 2)]))
+            >>> ds.lengths("tokens")
+            tensor([3, 1, 2])
+        """
+        field = self._field(name)
+        if not isinstance(field, RaggedField):
+            raise ValueError(
+                f"all rows of the field {name!r} have the shape {field.shape}: they do not differ in length"
+            )
+        return field.lengths()

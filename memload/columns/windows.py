@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -13,6 +14,7 @@ from memload._core import Column, EventCounts, EventItems, Slices, Windows
 from memload.columns.borders import NONE, Borders, Spans, cut_at, of_selected
 from memload.columns.fields import Field, HasFields, digest_of
 from memload.columns.numbers import begins_of, kind, row_numbers
+from memload.kept_errors import level_outside
 from memload.sizes import counted
 
 _D = TypeVar("_D", bound="Windowed")
@@ -57,7 +59,7 @@ class Windowed(HasFields):
         Only frames whose window is complete become rows: with lags 0 to 31, frame 31 of a recording is the first.
         Fields without lags give frame i itself. Nothing is copied: overlapping windows are gathered from frames that
         are stored once. Take lags first, and ``select``, ``split`` and ``memload.concat`` afterwards, because lags
-        count the rows of this dataset in its own order.
+        count the rows of this dataset in its own order; a warning says where selected rows leave gaps in windows.
 
         Args:
             lags: a sequence of whole numbers for each field, for names that are not valid keywords; they precede
@@ -68,7 +70,8 @@ class Windowed(HasFields):
                 label per row, where each run of equal labels is a segment; or pairs (start, stop) of rows. None: one
                 segment.
             across: whether windows may reach from one dataset into the next, where several were joined by `concat` or
-                opened as several files. By default each of them is a separate recording and ends a segment.
+                opened as several files, and over gaps that ``select`` left. By default each of them is a separate
+                recording and ends a segment, and gaps give a warning.
             fields: lags by field.
 
         Raises:
@@ -90,6 +93,8 @@ class Windowed(HasFields):
         if not named:
             raise ValueError("no field has lags; name one, as in with_lags(stim=range(32))")
         spans = spans_of(self._labels(segments), len(self), NONE if across else self.borders)
+        if not across:
+            _warn_of_gaps(self.fields, list(named), spans)
         made, borders = lagged(self.fields, named, valid, spans, self.borders)
         return self._windowed(made, list(named), borders)
 
@@ -117,6 +122,8 @@ class Windowed(HasFields):
         """
         chosen = [name for name in names or self.fields if self._field(name)]
         spans = spans_of(self._labels(segments), len(self), NONE if across else self.borders)
+        if not across:
+            _warn_of_gaps(self.fields, chosen, spans)
         made, borders = hopping(self.fields, chosen, window, hop, spans, self.borders)
         return self._windowed(made, chosen, borders)
 
@@ -202,6 +209,32 @@ def spans_of(segments: Any, rows: int, borders: Borders) -> Spans:
             )
         last = stop
     return cut_at(spans, borders)
+
+
+def _warn_of_gaps(fields: Mapping[str, Field], names: Sequence[str], spans: Spans) -> None:
+    """Warn if rows were selected, or shuffled, so that rows which follow each other in a window do not in the data.
+
+    Even steps are a choice, such as every second frame. So are rows that were looked up: then not all fields of the
+    dataset are selections.
+    """
+    rows_of = {name: getattr(field.column, "selection", None) for name, field in fields.items()}
+    selected = {name: rows for name, rows in rows_of.items() if rows is not None}
+    if len(selected) < len(fields):
+        return
+    for name in names:
+        for start, stop in spans:
+            steps = np.diff(selected[name][start:stop])
+            if (steps != steps[:1]).any():
+                row = start + int((steps != np.median(steps)).argmax())
+                before, after = selected[name][row : row + 2].tolist()
+                warnings.warn(
+                    f"windows of {name!r} reach over rows that do not follow each other: the dataset was selected, and "
+                    f"its rows {row} and {row + 1} are rows {before} and {after} of the data. Take lags or windows "
+                    "first, and select or split afterwards; segments= may end windows at gaps, and across=True says "
+                    "that they may reach over them",
+                    stacklevel=level_outside(),
+                )
+                return
 
 
 def _borders(borders: Borders, runs: Sequence[Run]) -> Borders:

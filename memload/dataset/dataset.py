@@ -27,7 +27,7 @@ from memload.columns.fields import (
 from memload.columns.foreign_names import no_attribute
 from memload.columns.html_tables import fields_table
 from memload.columns.numbers import as_indices, from_end, kind, row_number, row_numbers, rows_of_each, two_parts
-from memload.columns.ragged_fields import forms_of_fields, with_forms
+from memload.columns.ragged_fields import HasRaggedFields, forms_of_fields
 from memload.columns.ragged_samples import Forms, sample_of
 from memload.columns.windows import Windowed
 from memload.dataset.mapped import MappedDataset
@@ -48,7 +48,7 @@ Layout = Literal["dict", "tuple", "only"]
 
 @answers_by("_arranged")
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
+class Dataset(Tiered, Windowed, HasRaggedFields, torch.utils.data.Dataset[Any]):
     """A torch dataset of named fields that reads rows in place and is cheap to reorder, split and join.
 
     `memload.open` and `memload.from_arrays` make datasets. A dataset is immutable: `select`, `split`, `concat` and
@@ -129,33 +129,6 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
         if self.layout == "only" and next(iter(self.fields.values())).kind == "text":
             return list(self._fetcher.gather(rows)) if len(rows) else []
         return self._fetcher.rows(rows)
-
-    def with_ragged(self, form: Any = None, /, *, pad_value: Any = None, **forms: Any) -> Dataset:
-        """Return this dataset with another form of batches for the fields whose rows differ in length.
-
-        Args:
-            form: the form of all such fields. "offsets" (the default) gives a `memload.Ragged` of values and offsets;
-                "padded" gives a `memload.Padded`; ("padded", -100) pads with that number instead of 0; "jagged" gives
-                tensors of torch.nested.
-            pad_value: the number that pads rows, for all padded fields, or a dict of numbers by field.
-            forms: forms for single fields, by name.
-
-        Raises:
-            KeyError: there is no field of such a name.
-            TypeError: a form is none of these, or a pad value is not a number.
-            ValueError: all rows of a field have the same length, its batches cannot have that form, or its dtype cannot
-                hold the pad value.
-
-        Example:
-            >>> import memload, torch
-            >>> ds = memload.from_arrays(tokens=memload.ragged([torch.arange(3), torch.arange(1)]))
-            >>> next(iter(memload.FastLoader(ds.with_ragged("padded"), batch_size=2)))["tokens"].values
-            tensor([[0, 1, 2],
-                    [0, 0, 0]])
-        """
-        if (form is None) == (not forms):
-            raise ValueError('with_ragged takes one form, or forms by field: with_ragged(tokens="padded")')
-        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form, pad_value))
 
     @property
     def nbytes(self) -> int:

@@ -20,7 +20,7 @@ from memload.engine.readers import answers_by, resolve
 from memload.engine.tiers.tier import Tier
 from memload.engine.transforms.captured import warn_of_seeding
 from memload.engine.transforms.seeding import Drawing
-from memload.kept_errors import note_row
+from memload.kept_errors import name_of, note_place, note_row
 
 if TYPE_CHECKING:
     import memload.dataset.dataset
@@ -79,8 +79,10 @@ class MappedDataset(Dataset[Any]):
             with torch.no_grad():
                 return self._drawing(sample)
         except Exception as error:
-            if get_worker_info() is not None:
-                note_row(error, index, getattr(self.fn, "__qualname__", type(self.fn).__name__))
+            if get_worker_info() is None:
+                note_place(error, f"at row {index} of the mapped dataset, in map({name_of(self.fn)})")
+            else:
+                note_row(error, index, name_of(self.fn))
             raise
 
     def map(self, fn: Callable[[Any], Any], *, in_processes: bool = False) -> MappedDataset:

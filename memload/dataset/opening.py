@@ -224,7 +224,8 @@ def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Da
     named = {} if arrays is None else arrays
     if not isinstance(named, Mapping):
         frame = hasattr(named, "columns") and hasattr(named, "to_numpy")  # a pandas DataFrame
-        remedy = "; of a table: from_arrays({name: table[name].to_numpy() for name in table})" if frame else ""
+        columns = "from_arrays({name: table[name].to_numpy() for name in table}), and texts as table[name].tolist()"
+        remedy = f"; of a table: {columns}" if frame else ""
         given = type(arrays).__name__
         raise TypeError(f"each array needs a name: from_arrays(stim=..., robs=...), got one {given}{remedy}")
     twice = named.keys() & fields.keys()

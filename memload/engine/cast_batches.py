@@ -170,8 +170,9 @@ def check_groups(casts: Mapping[Any, Cast]) -> None:
     for key, cast in casts.items():
         if cast.places:
             raise ValueError(
-                f"the field {key!r}: batches by groups are neither cropped, flipped nor laid out anew: leave out "
-                'augment= and layout="NCHW", and do it in batch_transform='
+                f"the field {key!r}: batches by groups are neither cropped, flipped nor laid out anew: give "
+                'layout="channels_last" in place of "NCHW", which has the same shape (B, C, H, W), and do what '
+                "augment= would in batch_transform="
             )
 
 

@@ -135,7 +135,7 @@ def resolve(dataset: Any) -> GatherSpec:
 
 
 def check_dataset(dataset: Any, *, by_number: bool) -> None:
-    """Raise TypeError if this is a path, or arrays by name, where rows are asked for by number."""
+    """Raise TypeError if this is a path, a recording, or arrays by name where rows are asked for by number."""
     if isinstance(dataset, str | os.PathLike):
         path = Path(dataset)
         missing = "" if path.exists() or glob.has_magic(str(path)) else f"; but {nothing_at(path)}"
@@ -145,6 +145,8 @@ def check_dataset(dataset: Any, *, by_number: bool) -> None:
             f"a dict with the names {', '.join(map(repr, dataset))} has no rows by number: memload.from_arrays(arrays) "
             "makes a dataset of arrays by name"
         )
+    if not hasattr(dataset, "__getitem__") and hasattr(dataset, "slices") and hasattr(dataset, "clocks"):
+        raise TypeError(f"a {type(dataset).__name__} has no rows until it is cut: give its slices(2.0), of two seconds")
 
 
 def _check_unaltered(dataset: Any, unaltered: Unaltered) -> None:

@@ -236,7 +236,7 @@ def sizes_of(fields: Mapping[str, Field]) -> GraphSizes:
 def _lengths(name: str, field: Field) -> torch.Tensor:
     """Return the number of items of an attribute in each graph; for `num_nodes` its values."""
     if isinstance(field, RaggedField):
-        return torch.from_numpy(field.column.lengths(np.arange(field.rows)))
+        return field.lengths()
     if name == COUNTED:
         counts: torch.Tensor = field.gather(np.arange(field.rows))
         return counts
@@ -265,7 +265,8 @@ def from_graphs(graphs: Iterable[Any] | str | os.PathLike[str], *, trust: bool =
     Raises:
         ImportError: torch_geometric is not installed.
         TypeError: a graph is not a ``Data``, has rules of its own, or an attribute that cannot be stored.
-        ValueError: there are no graphs, or one differs from the first in attributes, dtypes or shapes.
+        ValueError: there are no graphs, one differs from the first in attributes, dtypes or shapes, or one of its
+            edges ends at no node of it.
         FormatError: the file holds no list, is damaged, or has a class that is not allowed.
 
     Example:

@@ -9,11 +9,20 @@ from typing import Any
 
 import torch
 
-from memload.columns.graph_attributes import Attribute, AttributeKind, attribute, check_attributes, difference
+from memload.columns.graph_attributes import (
+    COUNTED,
+    Attribute,
+    AttributeKind,
+    attribute,
+    check_attributes,
+    difference,
+    node_attribute,
+)
 from memload.formats.geometric import own_rule
 from memload.formats.graph_list import each_graph
 from memload.formats.ragged_arrays import ragged
 from memload.formats.torch_file import GEOMETRIC
+from memload.sizes import counted
 
 _OBJECT_BYTES = 1 << 10  # about the bytes of a tensor object without its values
 
@@ -99,7 +108,7 @@ class JoinedGraphs:
         self._chunk: dict[str, list[Attribute]] = {}
 
     def add(self, graph: Any) -> None:
-        """Take a graph; raises as `GraphChecker.attributes`."""
+        """Take a graph; raises as `GraphChecker.attributes` and `finish`."""
         for name, value in self._checker.attributes(graph).items():
             self._chunk.setdefault(name, []).append(value)
             self._size += _OBJECT_BYTES + (len(value) if isinstance(value, str) else value.nbytes)
@@ -116,10 +125,36 @@ class JoinedGraphs:
             self.add(graph)
 
     def finish(self) -> None:
-        """Join the remaining graphs."""
+        """Join the remaining graphs. Raises ValueError if an edge ends at no node of its graph."""
         chunk, self._chunk, self._size = self._chunk, {}, 0
         if chunk:
+            self._check_edges(chunk)
             self._take({name: joined_attribute(self._checker.kinds[name], values) for name, values in chunk.items()})
+
+    def _check_edges(self, chunk: Mapping[str, Sequence[Attribute]]) -> None:
+        """Raise ValueError if an edge ends at no node of its graph: in a batch it would end in another graph."""
+        kinds = self._checker.kinds
+        attributes = {name: (kind.dtype, kind.shape) for name, kind in kinds.items()}
+        counter = node_attribute(attributes)
+        if counter is None or len(kinds["edge_index"].shape if "edge_index" in kinds else ()) != 2:
+            return
+        axis = kinds[counter].axis
+        sized, edges = _tensors(chunk[counter]), _tensors(chunk["edge_index"])
+        counts = [int(one) if counter == COUNTED else one.shape[axis] for one in sized]
+        nodes = torch.tensor(counts, device="cpu")
+        lengths = torch.tensor([one.numel() for one in edges], device="cpu")
+        graphs = torch.arange(len(nodes), device="cpu").repeat_interleave(lengths)
+        ends = torch.cat([one.flatten() for one in edges])
+        for k in torch.nonzero((ends < 0) | (ends >= nodes[graphs]))[:1, 0].tolist():
+            number, have = int(graphs[k]), counted(int(nodes[graphs[k]]), "node")
+            raise ValueError(
+                f"graph {self.count - len(nodes) + number}: an edge of edge_index ends at node {int(ends[k])}, and by "
+                f"{counter} the graph has {have}, counted from 0; in a batch the edge would end in another graph"
+            )
+
+
+def _tensors(values: Sequence[Attribute]) -> list[torch.Tensor]:
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _allowed_by_user() -> list[str]:

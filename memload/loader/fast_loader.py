@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -162,8 +161,7 @@ class FastLoader(DataLoader[T]):
         static_buffers: int | None = None,
         options: EngineOptions | None = None,
     ) -> None:
-        if isinstance(dataset, str | os.PathLike | dict):
-            check_dataset(dataset, by_number=sampler is None and batch_sampler is None)
+        check_dataset(dataset, by_number=sampler is None and batch_sampler is None)
         if ragged is not None:
             dataset = in_form(dataset, ragged)
         target = None if device is None else on_request.target_of(device)

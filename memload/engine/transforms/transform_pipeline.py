@@ -20,6 +20,7 @@ from memload.engine.gatherer import BatchResult
 from memload.engine.iterators import AroundBatches
 from memload.engine.transforms.captured import warn_of_seeding
 from memload.engine.transforms.seeding import Drawing, PassSeed, Randomness
+from memload.kept_errors import name_of, note_place
 from memload.sampling.draws import Indices
 from memload.stats import LoaderStats
 
@@ -88,11 +89,14 @@ class TransformPipeline:
         with contextlib.nullcontext() if observing is None else observing as seen:
             if self.maps:
                 cut = CutBatch(batch, self.forms)
-                cut.samples = _while_wanted(cut.samples, unwanted)
+                taken = _Taken(cut.samples, unwanted)
+                cut.samples = iter(taken)
                 if seen is not None:
                     cut.samples = seen.samples(cut.samples, len(rows))
                 make = self._maker(cut, rows, seed, random)
-                batch = collate_as_made(make if seen is None else seen.maker(make), len(rows), slots, cut)
+                with self._noting_samples(taken, rows):
+                    make = taken.making(make if seen is None else seen.maker(make))
+                    batch = collate_as_made(make, len(rows), slots, cut)
             if self.casts:
                 # Fields of mapped samples have the numbers from 0 on.
                 memory = lambda number, nbytes: slots.take(-1 - number, nbytes)  # noqa: E731
@@ -103,7 +107,7 @@ class TransformPipeline:
             random.begin(seed.of_batch, rows)
             if seen is not None:
                 seen.before(batch)
-            with random:
+            with noting_batch(self.transform.fn, rows), random:
                 result = self.transform(batch)
             if seen is not None:
                 seen.after(result)
@@ -135,6 +139,23 @@ class TransformPipeline:
 
         return make
 
+    @contextlib.contextmanager
+    def _noting_samples(self, taken: _Taken, rows: Indices) -> Iterator[None]:
+        """Note in an error which row's sample was made, or which samples were collated."""
+        try:
+            yield
+        except UnwantedError:
+            raise
+        except Exception as error:
+            users = (fn.fn for fn in self.maps if not str(getattr(fn.fn, "__module__", "")).startswith("memload."))
+            names = ", ".join(map(name_of, users))
+            if not taken.is_making:
+                found = f"the results of map({names}) do not join{_because_of(self.forms)}"
+                note_place(error, f"in the batch of {_listed(rows)}: {found}")
+            elif taken.count:
+                note_place(error, f"at {_listed(rows[taken.count - 1 : taken.count])}, in map({names})")
+            raise
+
     @functools.cached_property
     def is_plain(self) -> bool:
         """Whether nobody need look at the torch functions that are called for samples, a microsecond each."""
@@ -147,11 +168,56 @@ class UnwantedError(Exception):
     """A batch was given up, amid its samples, since its pass was closed."""
 
 
-def _while_wanted(samples: Iterable[Any], unwanted: Callable[[], bool]) -> Iterator[Any]:
-    for sample in samples:
-        if unwanted():
-            raise UnwantedError
-        yield sample
+class _Taken:
+    """The samples of a batch, counted as functions take them, until nobody wants the batch any more."""
+
+    def __init__(self, samples: Iterable[Any], unwanted: Callable[[], bool]) -> None:
+        self._samples, self._unwanted, self.count, self.is_making = samples, unwanted, 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in self._samples:
+            if self._unwanted():
+                raise UnwantedError
+            self.count += 1
+            yield sample
+
+    def making(self, make: Callable[[int], list[Any]]) -> Callable[[int], list[Any]]:
+        """Return the function of `collate_as_made`; while functions of samples run, `is_making` is true."""
+
+        def made(count: int) -> list[Any]:
+            self.is_making = True
+            samples = make(count)
+            self.is_making = False
+            return samples
+
+        return made
+
+
+def _because_of(forms: Forms) -> str:
+    """Return what to do where fields differ in length, which only a sample that was changed in place still tells."""
+    names = ", ".join(repr(name) for name, (form, *_) in forms.items() if form is not None)
+    if not names:
+        return ""
+    return (
+        f"; rows of {names} differ in length: change the sample that the function is given and return it, not a copy "
+        "such as {**sample}, or give tensors of one length"
+    )
+
+
+@contextlib.contextmanager
+def noting_batch(fn: Callable[..., Any], rows: Indices | int) -> Iterator[None]:
+    """Note in an error of a function of a batch which rows the batch has, or its number where these are not known."""
+    try:
+        yield
+    except Exception as error:
+        which = f"batch {rows}, counted from 0" if isinstance(rows, int) else f"the batch of {_listed(rows)}"
+        note_place(error, f"in {which}, in batch_transform={name_of(fn)}")
+        raise
+
+
+def _listed(rows: Indices, most: int = 8) -> str:
+    listed = ", ".join(map(str, rows[:most].tolist())) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+    return f"row{'s' if len(rows) > 1 else ''} {listed} of the loader's dataset"
 
 
 def _may_be_large(cut: CutBatch) -> bool:
@@ -198,7 +264,7 @@ def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, 
     random = Randomness()
     random.begin(seed.of_batch, rows)
     try:
-        with torch.no_grad(), random:
+        with noting_batch(transform, rows), torch.no_grad(), random:
             return Drawing(transform)(batch)
     except StopIteration as error:
         return BatchResult(error=error).result()

@@ -573,3 +573,36 @@ def test_a_function_that_makes_one_number_of_a_row_gives_a_tensor_of_them():
     for loader in (memload.FastLoader(ds, batch_size=2), torch.utils.data.DataLoader(ds, batch_size=2)):
         (batch,) = loader
         assert batch["tokens"].tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_lengths_are_those_of_the_rows_selected_and_fill_batches_of_a_budget(stored, tmp_path):
+    counts = [3, 0, 7, 1, 5, 2]
+    ds = memload.from_arrays(
+        x=memload.ragged([torch.ones(n, 2) for n in counts]),
+        edges=memload.ragged([torch.ones(2, n) for n in counts], axis=1),
+        text=["ü", "", "abc", "d", "e", "f"],
+        label=torch.arange(6),
+    )
+    if stored:
+        ds = memload.write(tmp_path / "set", ds, progress=False, codec="zstd")
+    for name in ("x", "edges"):
+        assert ds.lengths(name).dtype == torch.int64
+        assert ds.lengths(name).tolist() == counts
+    assert ds.lengths("text").tolist() == [2, 0, 3, 1, 1, 1]
+    part = memload.concat([ds.select([4, 2, 2]), ds.select([1])])
+    assert part.lengths("x").tolist() == [5, 7, 7, 0]
+    sampler = memload.BudgetBatchSampler(part.lengths("x"), budget=14, padded=True)
+    batches = list(memload.FastLoader(part, batch_sampler=sampler, ragged={"x": "padded"}))
+    assert sum(len(batch["label"]) for batch in batches) == 4
+    assert max(batch["x"].values[..., 0].numel() for batch in batches) <= 14
+
+
+def test_lengths_of_rows_of_one_shape_are_refused():
+    ds = memload.from_arrays(x=torch.zeros(4, 3))
+    with pytest.raises(
+        ValueError, match=re.escape("all rows of the field 'x' have the shape (3,): they do not differ")
+    ):
+        ds.lengths("x")
+    with pytest.raises(KeyError, match="no field 'y'"):
+        ds.lengths("y")

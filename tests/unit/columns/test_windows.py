@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -213,6 +214,7 @@ def test_windows_that_lie_one_behind_the_other_are_read_as_one_run(tmp_path):
 
 
 @given(st.data())
+@pytest.mark.filterwarnings("ignore:windows of")  # of rows in any order
 def test_any_windows_of_any_selection_are_those_made_by_hand(data):
     frames = data.draw(st.integers(1, 40))
     arrays = movie(frames)
@@ -336,3 +338,38 @@ def test_a_file_cut_short_under_its_windows_raises(tmp_path):
         file.truncate(50_000)
     with pytest.raises(memload.ShardReadError, match="truncated"):
         list(memload.FastLoader(ds, 16))
+
+
+@pytest.mark.parametrize(
+    ("selected", "found"),
+    [
+        (lambda ds: ds.select([*range(5), *range(8, 20)]), "rows 4 and 5 are rows 4 and 8 of the data"),
+        (lambda ds: ds.select([0, *range(5, 20)]), "rows 0 and 1 are rows 0 and 5 of the data"),
+        (lambda ds: ds.split(0.5, seed=0)[0], "the dataset was selected"),
+    ],
+)
+@pytest.mark.parametrize("cut", [lambda ds: ds.with_lags(x=range(3)), lambda ds: ds.windows("x", window=3)])
+def test_windows_of_a_dataset_whose_selected_rows_leave_gaps_give_a_warning(selected, found, cut):
+    ds = selected(memload.from_arrays(x=torch.arange(20), y=torch.arange(20)))
+    with pytest.warns(UserWarning, match=f"'x' reach over rows that do not follow each other: .*{found}") as caught:
+        cut(ds)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda ds: ds.select(range(3, 12)).with_lags(x=range(3)),
+        lambda ds: ds.select(range(1, 20, 2)).with_lags(x=range(3)),  # every second frame
+        lambda ds: ds.select(range(20)[::-1]).with_lags(x=range(3)),
+        lambda ds: ds.select([0, 1, 2, 3, 8, 9, 10]).with_lags(x=range(3), across=True),
+        lambda ds: ds.select([0, 1, 2, 3, 8, 9, 10]).with_lags(x=range(3), segments=[0] * 4 + [1] * 3),
+        lambda ds: memload.concat([ds.select(range(5)), ds.select(range(9, 15))]).with_lags(x=range(3)),
+        lambda ds: memload.join(memload.from_arrays(y=torch.arange(20) % 7), ds, on="y").with_lags(x=range(3)),
+        lambda ds: ds.with_lags(x=range(3), valid=[4, 9, 5]),
+    ],
+)
+def test_selected_rows_in_even_steps_give_no_warning_and_neither_do_rows_that_were_looked_up(cut):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cut(memload.from_arrays(x=torch.arange(20), y=torch.arange(20)))

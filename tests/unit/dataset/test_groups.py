@@ -553,3 +553,15 @@ def test_what_is_written_to_one_group_is_no_change_of_another_to_autograd(loader
     second["x"].sub_(1)
     loss.backward()
     assert weight.grad.tolist() == [4, 4]
+
+
+def test_images_of_groups_come_in_planes_by_channels_last_which_the_error_of_nchw_names():
+    images = {size: torch.randint(0, 256, (3, size, size, 3), dtype=torch.uint8) for size in (4, 5)}
+    both = memload.concat({f"of {size}": memload.from_arrays(image=pixels) for size, pixels in images.items()})
+    rule = memload.Cast(torch.float32, channels=-1, layout="NCHW")
+    with pytest.raises(ValueError, match=r"'image': .*give layout=\"channels_last\" in place of \"NCHW\""):
+        memload.FastLoader(both, batch_size=6, collate_fn=memload.group_collate, cast={"image": rule})
+    rule = memload.Cast(torch.float32, channels=-1, layout="channels_last")
+    (groups,) = memload.FastLoader(both, batch_size=6, collate_fn=memload.group_collate, cast={"image": rule})
+    for group, pixels in zip(groups, images.values(), strict=True):
+        assert torch.equal(group["image"], pixels.permute(0, 3, 1, 2).float())

@@ -542,3 +542,8 @@ def test_some_fields_keep_what_was_left_out_of_the_file():
     whole = session()
     told = memload.Recording(whole.fields, whole.clocks, left_out={"/x": "its rows have no times"})
     assert told.only("stim").left_out == {"/x": "its rows have no times"}
+
+
+def test_a_loader_over_a_recording_says_that_it_has_to_be_cut():
+    with pytest.raises(TypeError, match=r"a Recording has no rows until it is cut: give its slices\(2\.0\)"):
+        FastLoader(session(), batch_size=2)

@@ -98,6 +98,7 @@ def test_rows_in_pinned_memory_are_withheld_from_forked_processes_which_are_told
     assert same(batches(pinned), batches(memload.from_arrays(movie(400))))
 
 
+@pytest.mark.filterwarnings("ignore:windows of")  # of rows in any order
 def test_windows_of_pinned_memory_are_gathered_frame_by_frame():
     local = memload.from_arrays(movie())
     pinned = memload.to_device(local, "cpu", tier="pinned")
@@ -149,6 +150,7 @@ def test_functions_of_samples_get_rows_in_pinned_ram_on_the_cpu_as_they_get_rows
 
 @given(st.data())
 @settings(max_examples=25)
+@pytest.mark.filterwarnings("ignore:windows of")  # of rows in any order
 def test_lags_and_windows_are_the_same_before_and_after(data):
     local = memload.from_arrays(movie())
     chosen = data.draw(st.lists(st.integers(0, 39), min_size=30, max_size=50))

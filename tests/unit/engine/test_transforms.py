@@ -331,6 +331,95 @@ def test_an_exception_of_a_function_comes_in_its_turn_with_type_and_traceback_an
     assert torch.cat(list(iterator)).tolist() == list(range(20, 40))  # as the stock iterator goes on
 
 
+def raised_by(loader):
+    with pytest.raises((OddError, RuntimeError)) as caught:
+        list(loader)
+    (note,) = caught.value.__notes__
+    return note
+
+
+def odd_of(sample):
+    if sample["label"] == 13:
+        raise OddError(3, 4)
+    return sample
+
+
+def odd_with_rng(sample, rng):
+    rng.random()
+    return odd_of(sample)
+
+
+def odd_of_batch(batch):
+    if 13 in batch["label"]:
+        raise OddError(3, 4)
+    return batch
+
+
+def repeated(sample):
+    return {"x": sample["label"].repeat(1 + int(sample["label"] == 13))}
+
+
+LABELS = memload.from_arrays(label=torch.arange(20))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "row"),
+    [
+        (LABELS.map(odd_of), 13),
+        (LABELS.map(odd_with_rng), 13),
+        (LABELS.select([11, 12, 13]).map(odd_of), 2),
+        (Subset(LABELS.map(odd_of), [1, 13]), 1),
+        (memload.concat({"a": LABELS.select([0]), "b": LABELS}).map(odd_of), 14),
+    ],
+)
+def test_an_error_of_a_function_of_samples_names_the_row_of_the_loaders_dataset(dataset, row):
+    loader = memload.FastLoader(dataset, batch_size=4)
+    note = raised_by(loader)
+    assert note.startswith(f"memload: at row {row} of the loader's dataset, in map(odd_")
+    assert "_with_int_tag" not in note
+    with pytest.raises(OddError):
+        loader.dataset[row]
+
+
+def test_an_error_of_a_function_of_batches_names_the_rows_and_on_stock_machinery_the_batch():
+    note = raised_by(memload.FastLoader(LABELS, batch_size=10, batch_transform=odd_of_batch))
+    assert note == (
+        "memload: in the batch of rows 10, 11, 12, 13, 14, 15, 16, 17 and 2 more of the loader's dataset, "
+        "in batch_transform=odd_of_batch"
+    )
+    note = raised_by(memload.FastLoader(list(LABELS), batch_size=10, batch_transform=odd_of_batch))
+    assert note == "memload: in batch 1, counted from 0, in batch_transform=odd_of_batch"
+
+
+def test_samples_that_do_not_join_are_named_by_their_rows():
+    note = raised_by(memload.FastLoader(LABELS.map(repeated), batch_size=2))
+    assert note == (
+        "memload: in the batch of rows 12, 13 of the loader's dataset: the results of map(repeated) do not join"
+    )
+
+
+def test_a_copied_sample_with_rows_of_many_lengths_is_told_to_be_changed_in_place():
+    ragged = memload.from_arrays(r=memload.ragged([torch.ones(n) for n in (2, 3)]), text=["a", "bc"])
+    note = raised_by(memload.FastLoader(ragged.map(lambda sample: {**sample, "r": sample["r"] * 2}), batch_size=2))
+    assert "do not join; rows of 'r' differ in length: change the sample that the function is given" in note
+
+    def changed(sample):
+        sample["r"] = sample["r"] * 2
+        return sample
+
+    (batch,) = memload.FastLoader(ragged.map(changed), batch_size=2)
+    assert batch["r"].lengths.tolist() == [2, 3]
+
+
+def test_a_stock_loader_over_mapped_samples_names_the_row_once_however_often_the_error_passes():
+    assert raised_by(DataLoader(LABELS.map(odd_of), batch_size=4)) == (
+        "memload: at row 13 of the mapped dataset, in map(odd_of)"
+    )
+    assert raised_by(DataLoader(LABELS.map(odd_of).map(repeated), batch_size=4)) == (
+        "memload: at row 13 of the mapped dataset, in map(odd_of)"
+    )
+
+
 @pytest.mark.parametrize("engine", ["native", "torch"])
 def test_a_stop_iteration_of_a_transform_does_not_end_the_loop_unheard(engine):
     def stops(batch):

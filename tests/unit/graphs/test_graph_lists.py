@@ -206,3 +206,19 @@ def test_memory_for_a_list_does_not_grow_with_its_file(tmp_path):
     assert most < 0.75 * size  # loaded whole it takes the size of the file, and what Python keeps for each tensor
     for file in (path, *tmp_path.rglob("*.safetensors")):
         file.unlink()
+
+
+@pytest.mark.parametrize("end", [-1, 2])
+def test_an_edge_that_ends_at_no_node_of_its_graph_is_refused_by_the_graphs_number(end, tmp_path):
+    edges = [torch.tensor([[0, 1], [1, 0]]), torch.empty(2, 0, dtype=torch.int64), torch.tensor([[0], [end]])]
+    graphs = [Data(x=torch.rand(2, 3), edge_index=ends) for ends in edges]
+    said = f"graph 2: an edge of edge_index ends at node {end}, and by x the graph has 2 nodes, counted from 0"
+    with pytest.raises(ValueError, match=said):
+        memload.from_graphs(graphs)
+    with pytest.raises(ValueError, match=said):
+        memload.write_graphs(tmp_path / "graphs", iter(graphs))
+    assert not (tmp_path / "graphs").exists()
+    for graph in graphs:
+        graph.num_nodes = 3
+        graph.edge_index = graph.edge_index.abs()
+    assert len(memload.from_graphs(graphs)) == 3

@@ -186,7 +186,9 @@ def test_names_that_would_change_how_graphs_are_joined_are_refused(rings, name, 
 
 
 def test_a_field_that_would_count_the_nodes_is_refused(rings):
-    featureless = memload.from_graphs([Data(edge_index=graph.edge_index, node_x=torch.rand(5)) for graph in rings])
+    featureless = memload.from_graphs(
+        [Data(edge_index=graph.edge_index, node_x=torch.rand(graph.num_nodes)) for graph in rings]
+    )
     with pytest.raises(ValueError, match="'pos' of 'more': by this name, it would say how many nodes"):
         memload.zip(graphs=featureless, more=memload.from_arrays(pos=torch.rand(COUNT, 3), other=torch.rand(COUNT)))
 
