@@ -35,7 +35,7 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
             notes.append(f"rows that differ in length: {named}, docs/ragged.md")
     guard = f"if not os.path.exists({quoted(one.shards_of_script)}):"  # a set is there once it is complete
     lines = (*["import os"] * ("os" not in one.script.imported), guard, *(f"    {line}" for line in written))
-    opened = f'memload.open({quoted(one.shards_of_script)}){form}'
+    opened = f"memload.open({quoted(one.shards_of_script)}){form}"
     padded = of_padded(collate, fields)
     if not random:
         return Advice((*lines, f"{one.name} = {opened}{padded}"), notes=tuple(notes))
@@ -73,7 +73,7 @@ def _batches(one: ClassOf, made: str, fields: list[str], names: list[str]) -> li
         of_tuples = f"{writer}.extend(x={batch}[0], y={batch}[1])"
         extend = f"{writer}.extend(**{batch})  # a dict of fields; of tuples: {of_tuples}"
     return [
-        f'with memload.ShardWriter({quoted(one.shards_of_script)}) as {writer}:',
+        f"with memload.ShardWriter({quoted(one.shards_of_script)}) as {writer}:",
         f"    for {batch} in memload.FastLoader({made}, batch_size=64):",
         f"        {extend}",
     ]
@@ -91,7 +91,7 @@ def _samples(one: ClassOf, made: str, fields: list[str], is_dict: bool, ragged: 
     named = f", ragged=[{', '.join(map(quoted, ragged))}]" if ragged else ""
     return [
         f"{samples} = {made}",
-        f'with memload.ShardWriter({quoted(one.shards_of_script)}{named}) as {writer}:',
+        f"with memload.ShardWriter({quoted(one.shards_of_script)}{named}) as {writer}:",
         f"    for {number} in range(len({samples})):",
         f"        {sample} = {samples}[{number}]",
         f"        {append}",

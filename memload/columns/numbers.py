@@ -99,28 +99,60 @@ def from_end(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
 
 
-def two_parts(length: int, fraction: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def two_parts(
+    length: int, fraction: float, seed: int, keys: Any = None, what: str = "row"
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return two shuffled parts of range(length), the first with round(fraction * length) of the rows.
 
+    Args:
+        length: the rows.
+        fraction: the share of the first part.
+        seed: of the permutation.
+        keys: one for each row, or None; rows with equal keys stay together, so the fraction is one of the different
+            keys, and the rows of each part rise.
+        what: what is split, for messages.
+
     Raises:
-        ValueError: a part would be empty.
-        TypeError: `fraction` is no number, or `seed` no integer.
+        ValueError: a part would be empty, or keys are not one for each row.
+        TypeError: `fraction` is no number, `seed` no integer, or keys cannot be compared.
     """
+    if keys is not None:
+        different, key_of_row = _different(keys, length)
+        chosen = np.zeros(different, bool)
+        chosen[two_parts(different, fraction, seed, what="key")[0]] = True
+        return np.flatnonzero(chosen[key_of_row]), np.flatnonzero(~chosen[key_of_row])
     if not isinstance(fraction, numbers.Real):
         raise TypeError(f"fraction must be one number, such as 0.8 for the first part, got {kind(fraction)}")
     if not 0 < fraction < 1:
-        share = f"; {fraction:,} of {length:,} rows are {fraction} / {length}" if 1 < fraction < length else ""
+        share = f"; {fraction:,} of {length:,} {what}s are {fraction} / {length}" if 1 < fraction < length else ""
         raise ValueError(f"fraction must lie between 0 and 1, got {fraction}{share}")
     if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
         raise TypeError(f"seed must be an integer of 64 bits, such as 0, got {seed!r:.80}")
     first = round(fraction * length)
     if not 0 < first < length:
         raise ValueError(
-            f"a fraction of {fraction} cuts {counted(length, 'row')} into {first} and {length - first}: a part is empty"
+            f"a fraction of {fraction} cuts {counted(length, what)} into {first} and {length - first}: a part is empty"
         )
     generator = torch.Generator().manual_seed(int(seed))
     order: NDArray[np.int64] = torch.randperm(length, generator=generator, device="cpu").numpy()
     return order[:first], order[first:]
+
+
+def _different(keys: Any, length: int) -> tuple[int, NDArray[np.int64]]:
+    """Return how many different keys there are, and the number of each row's among them, sorted."""
+    if isinstance(keys, str):
+        raise TypeError(f"by={keys!r}: the datasets of groups have fields of their own; give one key for each row")
+    array = np.asarray(keys.cpu() if isinstance(keys, torch.Tensor) else keys)
+    if array.shape != (length,):
+        raise ValueError(
+            f"by has the shape {array.shape}, expected one key for each of {counted(length, 'row')}: ({length},), or "
+            "the name of a field"
+        )
+    try:
+        found, numbers = np.unique(array, return_inverse=True)
+    except TypeError as error:  # None beside texts, say
+        raise TypeError(f"by has keys that cannot be compared: {error}") from None
+    return len(found), numbers
 
 
 def rows_of_each(tags: NDArray[np.int64], names: Sequence[str]) -> dict[str, range | NDArray[np.int64]]:

@@ -92,7 +92,7 @@ class Windowed(HasFields):
         named = {name: given for name, given in {**(lags or {}), **fields}.items() if self._field(name)}
         if not named:
             raise ValueError("no field has lags; name one, as in with_lags(stim=range(32))")
-        spans = spans_of(self._labels(segments), len(self), NONE if across else self.borders)
+        spans = spans_of(self._labels("segments", segments), len(self), NONE if across else self.borders)
         if not across:
             _warn_of_gaps(self.fields, list(named), spans)
         made, borders = lagged(self.fields, named, valid, spans, self.borders)
@@ -121,20 +121,20 @@ class Windowed(HasFields):
             (18, torch.Size([32, 128]))
         """
         chosen = [name for name in names or self.fields if self._field(name)]
-        spans = spans_of(self._labels(segments), len(self), NONE if across else self.borders)
+        spans = spans_of(self._labels("segments", segments), len(self), NONE if across else self.borders)
         if not across:
             _warn_of_gaps(self.fields, chosen, spans)
         made, borders = hopping(self.fields, chosen, window, hop, spans, self.borders)
         return self._windowed(made, chosen, borders)
 
-    def _labels(self, segments: Any) -> Any:
-        """Return the segments; the name of a field becomes its values."""
-        if not isinstance(segments, str):
-            return segments
-        field = self._field(segments)
+    def _labels(self, argument: str, given: Any) -> Any:
+        """Return the labels of rows that an argument gives; the name of a field becomes its values."""
+        if not isinstance(given, str):
+            return given
+        field = self._field(given)
         if field.shape and field.kind != "text":
             raise ValueError(
-                f"segments={segments!r}: a row of this field is {field.described}; labels are one number or one text "
+                f"{argument}={given!r}: a row of this field is {field.described}; labels are one number or one text "
                 "for each row"
             )
         labels = field.gather(np.arange(len(self)))

@@ -171,24 +171,32 @@ class Dataset(Tiered, Windowed, HasRaggedFields, torch.utils.data.Dataset[Any]):
         fields = {name: field.select(numbers) for name, field in self.fields.items()}
         return replace(self, fields=fields, borders=of_selected(self.borders, numbers))
 
-    def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[Dataset, Dataset]:
         """Split the rows at random into two datasets, the first with round(fraction * len) of them.
 
         Args:
-            fraction: the share of the rows, between 0 and 1, that goes into the first part.
+            fraction: the share of the rows, between 0 and 1, that goes into the first part; with `by`, the share of the
+                different keys.
             seed: the same seed gives the same parts, which are slices of torch.randperm.
+            by: the name of a field of one number or text a row, which is read as a whole, or one key for each row, such
+                as the patient or session. Rows with equal keys go into the same part, in rising order.
 
         Raises:
-            ValueError: a part would be empty.
-            TypeError: `fraction` is not a number, or `seed` is not an integer of 64 bits.
+            KeyError: there is no field of this name.
+            ValueError: a part would be empty, or `by` gives no key for each row.
+            TypeError: `fraction` is not a number, `seed` is not an integer of 64 bits, or keys cannot be compared.
 
         Example:
             >>> import memload, torch
-            >>> train, valid = memload.from_arrays(x=torch.arange(10)).split(0.8, seed=1)
+            >>> ds = memload.from_arrays(x=torch.arange(10), patient=["a", "a", "b", "b", "b", "c", "c", "d", "e", "e"])
+            >>> train, valid = ds.split(0.8, seed=1)
             >>> len(train), len(valid)
             (8, 2)
+            >>> train, valid = ds.split(0.8, seed=1, by="patient")
+            >>> {row["patient"] for row in train} & {row["patient"] for row in valid}
+            set()
         """
-        first, second = two_parts(len(self), fraction, seed)
+        first, second = two_parts(len(self), fraction, seed, self._labels("by", by))
         return self.select(first), self.select(second)
 
     def concat(self, *others: Dataset) -> Dataset:

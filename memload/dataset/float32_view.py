@@ -92,9 +92,9 @@ class Float32View(Dataset[dict[str, Any]]):
         """Return the view of these rows of a memload dataset; see `memload.Dataset.select`."""
         return self._of(self.base.select(rows))
 
-    def split(self, fraction: float, seed: int) -> tuple[Float32View, Float32View]:
+    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[Float32View, Float32View]:
         """Return views of two parts of a memload dataset without a common row; see `memload.Dataset.split`."""
-        first, second = self.base.split(fraction, seed)
+        first, second = self.base.split(fraction, seed, by=by)
         return self._of(first), self._of(second)
 
     def with_tier(self, tier: Any, **options: Any) -> Float32View:

@@ -124,13 +124,13 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         chosen = row_numbers(rows, len(self))
         return replace(self, rows=chosen.copy() if self.rows is None else self.rows[chosen])
 
-    def split(self, fraction: float, seed: int) -> tuple[GroupedDataset, GroupedDataset]:
-        """Return two shuffled parts without a common row, as `Dataset.split` does.
+    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[GroupedDataset, GroupedDataset]:
+        """Return two parts without a common row, as `Dataset.split` does, by one key for each row or none.
 
         Raises:
             ValueError, TypeError: as `Dataset.split`.
         """
-        first, second = two_parts(len(self), fraction, seed)
+        first, second = two_parts(len(self), fraction, seed, by)
         return self.select(first), self.select(second)
 
     def with_tier(

@@ -93,7 +93,7 @@ class MappedDataset(Dataset[Any]):
         """Return the mapped dataset of these rows of the base, in this order; see ``Dataset.select``."""
         return self._over(self.base.select(rows) if hasattr(self.base, "select") else Subset(self.base, list(rows)))
 
-    def split(self, fraction: float, seed: int) -> tuple[MappedDataset, MappedDataset]:
+    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[MappedDataset, MappedDataset]:
         """Return two shuffled parts of the base without a common row, both mapped; see ``Dataset.split``.
 
         Raises:
@@ -101,7 +101,7 @@ class MappedDataset(Dataset[Any]):
         """
         if not hasattr(self.base, "split"):
             raise TypeError(f"{type(self.base).__name__} has no split: use torch.utils.data.random_split")
-        first, second = self.base.split(fraction, seed)
+        first, second = self.base.split(fraction, seed, by=by)
         return self._over(first), self._over(second)
 
     def rename(self, names: Any) -> NoReturn:  # noqa: ARG002 - as of every dataset

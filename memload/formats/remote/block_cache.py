@@ -171,9 +171,8 @@ class BlockCache:
         if (nbytes := self.bytes_of(blocks)) > self.limit:
             raise MemorySpaceError(
                 f"{format_size(nbytes)} of {self.objects.url} are needed at once, in {counted(len(blocks), 'block')}, "
-                "and its "
-                f"cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or shuffle "
-                "by memload.BlockShuffle, which reads neighbours together"
+                f"and its cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or "
+                "shuffle by memload.BlockShuffle, which reads neighbours together"
             )
         held = self.table.hold(blocks, self.limit, False)
         try:

@@ -141,6 +141,55 @@ def test_split_shuffles_by_the_seed():
     assert one != other
 
 
+@given(st.lists(st.integers(-3, 9), min_size=2, max_size=60), st.floats(0.05, 0.95), st.integers(0, 2**63 - 1))
+def test_split_by_keys_puts_the_rows_of_a_key_on_one_side(keys, fraction, seed):
+    ds = memload.from_arrays(x=torch.arange(len(keys)), key=torch.tensor(keys))
+    different = len(set(keys))
+    if not 0 < round(fraction * different) < different:
+        with pytest.raises(ValueError, match="a part is empty"):
+            ds.split(fraction, seed, by="key")
+        return
+    first, second = ([int(row["x"]) for row in part] for part in ds.split(fraction, seed, by="key"))
+    assert len({keys[row] for row in first}) == round(fraction * different)
+    assert not {keys[row] for row in first} & {keys[row] for row in second}
+    assert first == sorted(first)
+    assert sorted(first + second) == list(range(len(keys)))
+
+
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor, lambda keys: [f"trial {key}" for key in keys]])
+def test_split_takes_keys_in_any_form(form):
+    keys = [3, 3, 1, 1, 1, 2, 0, 0]
+    ds = memload.from_arrays(x=torch.arange(8), key=[f"trial {key}" for key in keys]).only("x")
+    wanted = [[int(row) for row in part] for part in ds.split(0.5, 4, by=torch.tensor(keys))]
+    assert wanted[0]
+    assert [[int(row) for row in part] for part in ds.split(0.5, 4, by=form(keys))] == wanted
+    mapped = ds.map(torch.neg).split(0.5, 4, by=form(keys))
+    assert [[-int(row) for row in part] for part in mapped] == wanted
+
+
+def test_split_by_a_field_of_texts_is_that_by_its_values():
+    keys = ["b", "b", "ä", "ä", "c", "", ""]
+    ds = memload.from_arrays(x=torch.arange(7), key=keys)
+    by_name, by_values = ds.split(0.5, 2, by="key"), ds.split(0.5, 2, by=keys)
+    assert [[int(row["x"]) for row in part] for part in by_name] == [[int(r["x"]) for r in part] for part in by_values]
+
+
+@pytest.mark.parametrize(
+    ("by", "error", "said"),
+    [
+        ("nobody", KeyError, "no field 'nobody'"),
+        ("movie", ValueError, "by='movie': a row of this field is .*; labels are one number or one text"),
+        ([1, 2], ValueError, r"by has the shape \(2,\), expected one key for each of 6 rows: \(6,\), or the name"),
+        ([None, "a"] * 3, TypeError, "by has keys that cannot be compared"),
+        ([1] * 6, ValueError, "cuts 1 key into 0 and 1: a part is empty"),
+    ],
+)
+def test_split_names_what_are_no_keys(by, error, said):
+    ds = memload.from_arrays(x=torch.arange(6), movie=torch.zeros(6, 4))
+    with pytest.raises(error, match=said):
+        ds.split(0.5, 0, by=by)
+
+
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 80, float("nan")])
 def test_split_refuses_a_fraction_that_is_none(ds, fraction):
     with pytest.raises(ValueError, match="between 0 and 1"):

@@ -172,6 +172,12 @@ def test_selections_of_selections_keep_names_and_numbers():
     assert len(first) == len(second) == 37
     assert sum(len(rows) for rows in first.rows_by_name().values()) == 37
     assert first.nbytes + second.nbytes == both.nbytes
+    by_name = both.split(1 / 3, seed=1, by=[row["dataset_idx"] for row in both])
+    found = [{row["dataset_idx"] for row in part} for part in by_name]
+    assert len(found[0]) == 1
+    assert found[1] == {0, 1, 2} - found[0]
+    with pytest.raises(TypeError, match="by='x': the datasets of groups have fields of their own; give one key"):
+        both.split(0.5, seed=1, by="x")
     with pytest.raises(IndexError, match="row 74 at position 1"):
         both.select([0, 74])
 
