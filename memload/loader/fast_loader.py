@@ -161,7 +161,8 @@ class FastLoader(DataLoader[T]):
         static_buffers: int | None = None,
         options: EngineOptions | None = None,
     ) -> None:
-        check_dataset(dataset, by_number=sampler is None and batch_sampler is None)
+        if isinstance(dataset, str | dict) or not hasattr(dataset, "__getitem__"):
+            check_dataset(dataset, by_number=sampler is None and batch_sampler is None)
         if ragged is not None:
             dataset = in_form(dataset, ragged)
         target = None if device is None else on_request.target_of(device)
