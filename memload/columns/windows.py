@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from memload._core import Column, EventCounts, EventItems, Slices, Windows
 from memload.columns.borders import NONE, Borders, Spans, cut_at, of_selected
 from memload.columns.fields import Field, HasFields, digest_of
-from memload.columns.numbers import begins_of, kind, row_numbers
+from memload.columns.numbers import array_of, begins_of, kind, row_numbers
 from memload.kept_errors import level_outside
 from memload.sizes import counted
 
@@ -138,7 +138,7 @@ class Windowed(HasFields):
                 "for each row"
             )
         labels = field.gather(np.arange(len(self)))
-        return np.array(labels, dtype=object) if isinstance(labels, list) else labels.cpu().numpy()
+        return np.array(labels, dtype=object) if isinstance(labels, list) else array_of(labels)
 
     def _windowed(self: _D, fields: Mapping[str, Field], names: Sequence[str], borders: Borders) -> _D:  # noqa: ARG002
         """Return this dataset with `fields`, of which those in `names` have become windows."""
@@ -189,7 +189,7 @@ def spans_of(segments: Any, rows: int, borders: Borders) -> Spans:
     """
     if segments is None:
         return cut_at([(0, rows)], borders)
-    given = np.asarray(segments)
+    given = array_of(segments)
     if given.ndim == 1 and len(given) == rows:
         edges = np.flatnonzero(given[1:] != given[:-1]) + 1
         spans = list(zip([0, *edges.tolist()], [*edges.tolist(), rows], strict=True)) if rows else []
