@@ -24,7 +24,7 @@ from memload.cli.script_names import (
     stem_of,
 )
 from memload.cli.script_steps import Step, step_of
-from memload.cli.script_values import text_of
+from memload.cli.script_values import names_by_turn, text_of
 
 FILES = frozenset(["h5py.File", "numpy.load", "numpy.memmap"])
 """What opens a file of arrays."""
@@ -138,9 +138,16 @@ class ClassOf:
 
     @property
     def shards_of_script(self) -> str:
-        """The folder into which the script does so, or that it opens if it is there; no script beside it has it."""
-        folder = f"{self.script.path.stem}_shards/"
-        return f"{folder}{self.stem}/" if self.stem else folder
+        """The code of the folder into which the script does so, or that it opens; no script beside it has it.
+
+        A call that makes several datasets, as in a loop, has a folder for each; NAME is what the user has to fill in.
+        """
+        folder = f"{self.script.path.stem}_shards/{f'{self.stem}/' * bool(self.stem)}"
+        turns = names_by_turn(self.script, self.call)
+        if not turns:
+            return quoted(folder)
+        each = [f"{{{name}}}/" for name in turns] if all(turns.values()) else ["{NAME}/"]
+        return f"f{quoted(folder + ''.join(each))}"
 
     @property
     def getter(self) -> ast.FunctionDef:
