@@ -68,14 +68,17 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
         notes += [f"images are then {quoted(renamed['image'])}, in cast=, too"] * ("image" in renamed)
     if not form and sample.kind != "dict":
         notes.append('.as_tuple("image", "label") makes batches that are tuples')
-    command = f"memload write --images {folder or 'DIR'}{labels}{size} {one.shards}"
+    command = f"memload write --images {folder or 'DIR'}{labels}{size} {shlex.quote(one.shards + one.turn)}"
+    notes += [f"each dataset that this line makes has its own {one.turn[:-1]}: the command once for each"] * bool(
+        one.turn
+    )
     work = _transforms(one, sample, in_order if form and sample.kind == "tuple" else [])
     casts = [
         f"cast={{{quoted(renamed.get(heading, heading))}: {dtype}}}  {IN_FAST_LOADER}"
         for heading, part, column in zip(in_order, sample.parts, columns, strict=False)
         if column is not None and (dtype := _short_float(one, part.code))
     ]
-    code = (f'{one.name} = memload.open("{one.shards}"){form}', *work.code, *casts)
+    code = (f"{one.name} = memload.open({one.code_of(one.shards)}){form}", *work.code, *casts)
     advice = Advice(code, (command,), (*notes, *work.notes))
     return advice, tuple(in_order) if sample.kind == "tuple" else ()
 

@@ -24,7 +24,7 @@ from memload.cli.script_names import (
     stem_of,
 )
 from memload.cli.script_steps import Step, step_of
-from memload.cli.script_values import names_by_turn, text_of
+from memload.cli.script_values import text_of, turn_of
 
 FILES = frozenset(["h5py.File", "numpy.load", "numpy.memmap"])
 """What opens a file of arrays."""
@@ -138,16 +138,17 @@ class ClassOf:
 
     @property
     def shards_of_script(self) -> str:
-        """The code of the folder into which the script does so, or that it opens; no script beside it has it.
+        """The code of the folder into which the script does so, or that it opens; no script beside it has it."""
+        return self.code_of(f"{self.script.path.stem}_shards/{f'{self.stem}/' * bool(self.stem)}")
 
-        A call that makes several datasets, as in a loop, has a folder for each; NAME is what the user has to fill in.
-        """
-        folder = f"{self.script.path.stem}_shards/{f'{self.stem}/' * bool(self.stem)}"
-        turns = names_by_turn(self.script, self.call)
-        if not turns:
-            return quoted(folder)
-        each = [f"{{{name}}}/" for name in turns] if all(turns.values()) else ["{NAME}/"]
-        return f"f{quoted(folder + ''.join(each))}"
+    @property
+    def turn(self) -> str:
+        """What a folder's name ends with, where the call makes several datasets."""
+        return turn_of(self.script, self.call)
+
+    def code_of(self, folder: str) -> str:
+        """Return the code of a folder, in which each dataset that the call makes has one of its own."""
+        return f"{'f' * bool(self.turn)}{quoted(folder + self.turn)}"
 
     @property
     def getter(self) -> ast.FunctionDef:

@@ -21,8 +21,8 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
     notes = [*[why] * bool(why), _ONCE.format(one.shards_of_script.removeprefix("f").strip('"'))]
-    if "{NAME}" in one.shards_of_script:
-        notes.append("NAME: a text that tells the datasets of this line apart, since each has a folder of its own")
+    named = "NAME: a text that tells the datasets of this line apart, since each has a folder of its own"
+    notes += [named] * ("NAME" in one.turn)
     if draws(one):
         told = "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is"
         notes.append(f"{told} stored with them is the same in each epoch")

@@ -29,6 +29,15 @@ def turns_around(script: Script, call: ast.Call) -> list[dict[str, str]]:
     return turns
 
 
+def turn_of(script: Script, call: ast.Call) -> str:
+    """Return what tells the datasets apart that a call makes, as in a loop: "{name}/", or "" of one dataset.
+
+    NAME is a text that the user has to fill in, since texts of arrays or functions, say, tell nothing apart.
+    """
+    turns = names_by_turn(script, call)
+    return "".join(f"{{{name}}}/" for name in turns) if all(turns.values()) else "{NAME}/"
+
+
 def names_by_turn(script: Script, node: ast.AST, depth: int = 0) -> dict[str, bool]:
     """Return the names in an expression whose values differ by turn, and of each whether all of them are constants.
 
