@@ -7,11 +7,12 @@ the whole pass alive.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -85,7 +86,8 @@ _NOTE = "memload: "
 def note_place(error: BaseException, place: str) -> None:
     """Add the place at which a function of the user failed to its error, in place of the one noted before.
 
-    It is a note of PEP 678: Python shows it below the message, and versions before 3.11 only keep it.
+    It is a note of PEP 678: Python shows it below the message, and versions before 3.11 only keep it. An error whose
+    attributes cannot be set, such as a frozen dataclass, stays as it is.
 
     Example:
         >>> error = KeyError("a")
@@ -93,8 +95,26 @@ def note_place(error: BaseException, place: str) -> None:
         >>> error.__notes__
         ["memload: at row 13 of the loader's dataset, in map(crop)"]
     """
-    notes = [note for note in getattr(error, "__notes__", []) if not str(note).startswith(_NOTE)]
-    error.__notes__ = [*notes, _NOTE + place]
+    with contextlib.suppress(Exception):
+        notes = [note for note in getattr(error, "__notes__", []) if not str(note).startswith(_NOTE)]
+        error.__notes__ = [*notes, _NOTE + place]
+
+
+class NotingPlace:
+    """A context that notes in an error the place, which is asked for only then; "" is none.
+
+    It is a class, since `contextlib.contextmanager` sets an attribute of each error that passes.
+    """
+
+    def __init__(self, place: Callable[[], str]) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, Exception) and (place := self._place()):
+            note_place(error, place)
 
 
 def name_of(fn: object) -> str:
@@ -104,7 +124,8 @@ def name_of(fn: object) -> str:
 
 def note_row(error: BaseException, row: object, name: str) -> None:
     """Note the row at which the function `name` failed: torch sends the main process only the text of an error."""
-    [*_shown(error)][-1].__cause__ = AtRow(f"row {row}: {name}")
+    with contextlib.suppress(Exception):  # as in `note_place`
+        [*_shown(error)][-1].__cause__ = AtRow(f"row {row}: {name}")
 
 
 def say_row(error: BaseException) -> None:

@@ -68,7 +68,9 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
         why = f"{short} of: {below.why}"
         return Verdict(below.native, why, below.advice, below.line or call.lineno, below.fields, below.kind)
     if short in ("ConcatDataset", "StackDataset"):
-        parts = inner.elts if isinstance(inner, (ast.List, ast.Tuple)) else [one for one in [inner] if one]
+        listed = inner if inner is None else script.value_of(inner, call.lineno) or inner
+        parts = listed.elts if isinstance(listed, (ast.List, ast.Tuple)) else [one for one in [listed] if one]
+        parts = [one.elt if isinstance(one, (ast.ListComp, ast.GeneratorExp)) else one for one in parts]
         return _of_parts(short, [verdict_of(script, part, call.lineno, depth + 1) for part in parts])
     if name.startswith("torchvision.datasets."):
         return _of_torchvision(script, short, call)

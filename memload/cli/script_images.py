@@ -55,17 +55,30 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     in_order = ["image" if column is None else _heading(column, numbers) for column in columns]
     if not table:
         in_order = ["image", "label"] if len(in_order) == 2 else []
+    names = [part.name for part in sample.parts]
+    renamed = {old: new for old, new in zip(in_order, names, strict=False) if old != new and sample.kind == "dict"}
     form = f".as_tuple({', '.join(map(quoted, in_order))})" if sample.kind == "tuple" and len(fields) > 1 else ""
     size, _, note = sizes_of(one.script, one.call, [folder])[0].partition("  # ")
     notes = ["images are decoded once, in C", *[note] * bool(note)]
     notes += _placeholders(table, {"NAME": named} if "NAME" in option else {}, numbers)
     if not table:
         notes.append("--labels TABLE.csv adds the columns of a table to the images, and --masks DIR their masks")
-    if not form:
+    if renamed and table:
+        form = f".rename({{{', '.join(f'{quoted(old)}: {quoted(new)}' for old, new in renamed.items())}}})"
+        notes += [f"images are then {quoted(renamed['image'])}, in cast=, too"] * ("image" in renamed)
+    if not form and sample.kind != "dict":
         notes.append('.as_tuple("image", "label") makes batches that are tuples')
-    command = f"memload write --images {folder or 'DIR'}{labels}{size} {one.shards}"
-    work = _transforms(one, sample, in_order if form else [])
-    code = (f'{one.name} = memload.open("{one.shards}"){form}', *work.code)
+    command = f"memload write --images {folder or 'DIR'}{labels}{size} {shlex.quote(one.shards + one.turn)}"
+    notes += [f"each dataset that this line makes has its own {one.turn[:-1]}: the command once for each"] * bool(
+        one.turn
+    )
+    work = _transforms(one, sample, in_order if form and sample.kind == "tuple" else [])
+    casts = [
+        f"cast={{{quoted(renamed.get(heading, heading))}: {dtype}}}  {IN_FAST_LOADER}"
+        for heading, part, column in zip(in_order, sample.parts, columns, strict=False)
+        if column is not None and (dtype := _short_float(one, part.code))
+    ]
+    code = (f"{one.name} = memload.open({one.code_of(one.shards)}){form}", *work.code, *casts)
     advice = Advice(code, (command,), (*notes, *work.notes))
     return advice, tuple(in_order) if sample.kind == "tuple" else ()
 
@@ -178,6 +191,18 @@ def _column(one: ClassOf, code: ast.expr) -> str | int | None:
         return last.value
     place = last.value if isinstance(last, ast.Constant) and isinstance(last.value, int) else None
     return None if place is None else dict(enumerate(_headings(one))).get(place, place)
+
+
+def _short_float(one: ClassOf, code: ast.expr) -> str:
+    """Return the dtype of torch that a cell of a table is given, where it is shorter than the float64 it has; or ""."""
+    code, before = _expanded(one, code)
+    while isinstance(code, ast.Call) and len(code.args) == 1:
+        stated = [ast.unparse(word.value) for word in code.keywords if word.arg == "dtype"]
+        for name in (one.script.called(code), *stated):
+            if (short := name.rpartition(".")[2]) in ("float32", "float16", "bfloat16"):
+                return f"torch.{short}"
+        code, before = _expanded(one, code.args[0], before)
+    return ""
 
 
 def _headings(one: ClassOf) -> Sequence[str]:

@@ -164,9 +164,21 @@ def name_of_set(script: Script, call: ast.Call) -> str:
 def place_of(script: Script, call: ast.Call) -> str:
     """Return where the code stands that makes a dataset in another way than a call does."""
     if not script.name_for(call):
+        own = _names_of_turns(script, call)
+        if own:
+            made = f"in a function of {', '.join(own)} that returns `{name_of_set(script, call)}`"
+            return f"{made}, called in the place of {ast.unparse(call)}"
         first, _ = script.lines_around(call)
         return f"above line {first}, with `{name_of_set(script, call)}` in the place of {ast.unparse(call)}"
     return lines_of_set(script, call)
+
+
+def _names_of_turns(script: Script, call: ast.Call) -> list[str]:
+    """Return the names in a call that comprehensions around it assign to, which code above their line does not have."""
+    around = [one for one in ast.walk(script.tree) if any(inner is call for inner in ast.walk(one))]
+    loops = [loop for one in around for loop in getattr(one, "generators", [])]
+    assigned = {name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name)}
+    return [*dict.fromkeys(one.id for one in ast.walk(call) if isinstance(one, ast.Name) and one.id in assigned)]
 
 
 def lines_of_set(script: Script, call: ast.Call) -> str:

@@ -24,7 +24,7 @@ from memload.cli.script_names import (
     stem_of,
 )
 from memload.cli.script_steps import Step, step_of
-from memload.cli.script_values import text_of
+from memload.cli.script_values import text_of, turn_of
 
 FILES = frozenset(["h5py.File", "numpy.load", "numpy.memmap"])
 """What opens a file of arrays."""
@@ -138,9 +138,17 @@ class ClassOf:
 
     @property
     def shards_of_script(self) -> str:
-        """The folder into which the script does so, or that it opens if it is there; no script beside it has it."""
-        folder = f"{self.script.path.stem}_shards/"
-        return f"{folder}{self.stem}/" if self.stem else folder
+        """The code of the folder into which the script does so, or that it opens; no script beside it has it."""
+        return self.code_of(f"{self.script.path.stem}_shards/{f'{self.stem}/' * bool(self.stem)}")
+
+    @property
+    def turn(self) -> str:
+        """What a folder's name ends with, where the call makes several datasets."""
+        return turn_of(self.script, self.call)
+
+    def code_of(self, folder: str) -> str:
+        """Return the code of a folder, in which each dataset that the call makes has one of its own."""
+        return f"{'f' * bool(self.turn)}{quoted(folder + self.turn)}"
 
     @property
     def getter(self) -> ast.FunctionDef:

@@ -10,7 +10,9 @@ from memload.cli.script_names import draws_random, free_name, is_generator, quot
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import split_at_random
 
-_ONCE = "{} is written in the first run, by one process, and then opened: remove it where the data or the class change"
+_ONCE = (
+    "{} is written in the first run, by one process, and then opened: remove it where data, class or arguments change"
+)
 
 
 def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
@@ -18,7 +20,9 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     made, random, noise, tensors, sized = split_at_random(one.script, one.call)
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
-    notes = [*[why] * bool(why), _ONCE.format(one.shards_of_script)]
+    notes = [*[why] * bool(why), _ONCE.format(one.shards_of_script.removeprefix("f").strip('"'))]
+    named = "NAME: a text that tells the datasets of this line apart, since each has a folder of its own"
+    notes += [named] * ("NAME" in one.turn)
     if draws(one):
         told = "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is"
         notes.append(f"{told} stored with them is the same in each epoch")
@@ -33,9 +37,9 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
         if not ragged:
             named = 'ragged=["NAME"] in ShardWriter names their fields'
             notes.append(f"rows that differ in length: {named}, docs/ragged.md")
-    guard = f"if not os.path.exists({quoted(one.shards_of_script)}):"  # a set is there once it is complete
+    guard = f"if not os.path.exists({one.shards_of_script}):"  # a set is there once it is complete
     lines = (*["import os"] * ("os" not in one.script.imported), guard, *(f"    {line}" for line in written))
-    opened = f"memload.open({quoted(one.shards_of_script)}){form}"
+    opened = f"memload.open({one.shards_of_script}){form}"
     padded = of_padded(collate, fields)
     if not random:
         return Advice((*lines, f"{one.name} = {opened}{padded}"), notes=tuple(notes))
@@ -73,7 +77,7 @@ def _batches(one: ClassOf, made: str, fields: list[str], names: list[str]) -> li
         of_tuples = f"{writer}.extend(x={batch}[0], y={batch}[1])"
         extend = f"{writer}.extend(**{batch})  # a dict of fields; of tuples: {of_tuples}"
     return [
-        f"with memload.ShardWriter({quoted(one.shards_of_script)}) as {writer}:",
+        f"with memload.ShardWriter({one.shards_of_script}) as {writer}:",
         f"    for {batch} in memload.FastLoader({made}, batch_size=64):",
         f"        {extend}",
     ]
@@ -91,7 +95,7 @@ def _samples(one: ClassOf, made: str, fields: list[str], is_dict: bool, ragged: 
     named = f", ragged=[{', '.join(map(quoted, ragged))}]" if ragged else ""
     return [
         f"{samples} = {made}",
-        f"with memload.ShardWriter({quoted(one.shards_of_script)}{named}) as {writer}:",
+        f"with memload.ShardWriter({one.shards_of_script}{named}) as {writer}:",
         f"    for {number} in range(len({samples})):",
         f"        {sample} = {samples}[{number}]",
         f"        {append}",

@@ -29,6 +29,52 @@ def turns_around(script: Script, call: ast.Call) -> list[dict[str, str]]:
     return turns
 
 
+def turn_of(script: Script, call: ast.Call) -> str:
+    """Return what tells the datasets apart that a call makes, as in a loop: "{name}/", or "" of one dataset.
+
+    NAME is a text that the user has to fill in, since texts of arrays or functions, say, tell nothing apart.
+    """
+    turns = names_by_turn(script, call)
+    return "".join(f"{{{name}}}/" for name in turns) if all(turns.values()) else "{NAME}/"
+
+
+def names_by_turn(script: Script, node: ast.AST, depth: int = 0) -> dict[str, bool]:
+    """Return the names in an expression whose values differ by turn, and of each whether all of them are constants.
+
+    A turn is one of a loop or a comprehension around the expression, or a call of the function around it.
+    """
+    found: dict[str, bool] = {}
+    for name in (one for one in ast.walk(node) if isinstance(one, ast.Name) and depth <= 8):
+        if loops := list(_loops_of(script, name)):
+            found[name.id] = all(_are_constants(script, one) for one in loops)
+        elif given := {ast.unparse(one): one for one in given_to(script, name)}:
+            inner = [names_by_turn(script, one, depth + 1) for one in given.values()]
+            known = [text_of(script, one) is not None or isinstance(one, ast.Constant) for one in given.values()]
+            if len(given) > 1 or any(inner):
+                of_inner = [all(one.values()) if one else constant for one, constant in zip(inner, known, strict=True)]
+                found[name.id] = all(of_inner)
+        elif (value := script.value_of(name, name.lineno)) is not None:
+            found |= names_by_turn(script, value, depth + 1)
+    return found
+
+
+def _loops_of(script: Script, name: ast.Name) -> Iterator[ast.expr]:
+    """Yield what the loops and comprehensions around a name iterate over that assign to it."""
+    for node in ast.walk(script.tree):
+        loops = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+        targets = [inner for loop in loops for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)]
+        if name.id in {one.id for one in targets} and any(inner is name for inner in ast.walk(node)):
+            yield from (loop.iter if isinstance(loop.target, ast.Name) else loop.target for loop in loops)
+
+
+def _are_constants(script: Script, given: ast.expr) -> bool:
+    """Return whether what a loop iterates over is a list of constants, or a range."""
+    value = script.value_of(given, given.lineno)
+    if isinstance(value, (ast.List, ast.Tuple, ast.Set)):
+        return all(isinstance(one, ast.Constant) for one in value.elts)
+    return isinstance(value, ast.Call) and name_of(value.func) == "range"
+
+
 def folders_of(script: Script, root: ast.expr | None, call: ast.Call) -> list[str]:
     """Return the folders that an expression names, one for each value of a comprehension around it; [] if unknown.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import numbers
 import operator
 from collections.abc import Iterable, Sequence
@@ -142,17 +143,38 @@ def _different(keys: Any, length: int) -> tuple[int, NDArray[np.int64]]:
     """Return how many different keys there are, and the number of each row's among them, sorted."""
     if isinstance(keys, str):
         raise TypeError(f"by={keys!r}: the datasets of groups have fields of their own; give one key for each row")
-    array = np.asarray(keys.cpu() if isinstance(keys, torch.Tensor) else keys)
+    try:
+        array = array_of(keys)
+    except ValueError as error:  # sequences of several lengths
+        raise ValueError(f"by has sequences among its keys, such as tuples: join each to one text ({error})") from None
     if array.shape != (length,):
         raise ValueError(
             f"by has the shape {array.shape}, expected one key for each of {counted(length, 'row')}: ({length},), or "
             "the name of a field"
         )
     try:
+        if array.dtype == object:
+            return _different_objects(array)
         found, numbers = np.unique(array, return_inverse=True)
     except TypeError as error:  # None beside texts, say
-        raise TypeError(f"by has keys that cannot be compared: {error}") from None
+        raise TypeError(f"by has keys that cannot be compared: {error}; fill what is missing") from None
     return len(found), numbers
+
+
+def _different_objects(keys: NDArray[np.object_]) -> tuple[int, NDArray[np.int64]]:
+    """Work as `_different`, by hashes: with NaN among them, or sets, objects that are equal may be sorted apart."""
+    same = [math.nan if isinstance(key, float) and math.isnan(key) else key for key in keys.tolist()]
+    number = {key: place for place, key in enumerate(sorted(dict.fromkeys(same)))}
+    return len(number), np.fromiter((number[key] for key in same), np.int64, len(same))
+
+
+def array_of(values: Any) -> NDArray[Any]:
+    """Return values in any form, a tensor of any device and dtype too, as an array of numpy's."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        if values.is_floating_point() and values.dtype not in (torch.float64, torch.float16):
+            values = values.float()  # exact, and numpy has no bfloat16
+    return np.asarray(values)
 
 
 def rows_of_each(tags: NDArray[np.int64], names: Sequence[str]) -> dict[str, range | NDArray[np.int64]]:

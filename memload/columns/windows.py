@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from memload._core import Column, EventCounts, EventItems, Slices, Windows
 from memload.columns.borders import NONE, Borders, Spans, cut_at, of_selected
 from memload.columns.fields import Field, HasFields, digest_of
-from memload.columns.numbers import begins_of, kind, row_numbers
+from memload.columns.numbers import array_of, begins_of, kind, row_numbers
 from memload.kept_errors import level_outside
 from memload.sizes import counted
 
@@ -93,9 +93,7 @@ class Windowed(HasFields):
         if not named:
             raise ValueError("no field has lags; name one, as in with_lags(stim=range(32))")
         spans = spans_of(self._labels("segments", segments), len(self), NONE if across else self.borders)
-        if not across:
-            _warn_of_gaps(self.fields, list(named), spans)
-        made, borders = lagged(self.fields, named, valid, spans, self.borders)
+        made, borders = lagged(self.fields, named, valid, spans, self.borders, across)
         return self._windowed(made, list(named), borders)
 
     def windows(self: _D, *names: str, window: int, hop: int = 1, segments: Any = None, across: bool = False) -> _D:
@@ -122,9 +120,7 @@ class Windowed(HasFields):
         """
         chosen = [name for name in names or self.fields if self._field(name)]
         spans = spans_of(self._labels("segments", segments), len(self), NONE if across else self.borders)
-        if not across:
-            _warn_of_gaps(self.fields, chosen, spans)
-        made, borders = hopping(self.fields, chosen, window, hop, spans, self.borders)
+        made, borders = hopping(self.fields, chosen, window, hop, spans, self.borders, across)
         return self._windowed(made, chosen, borders)
 
     def _labels(self, argument: str, given: Any) -> Any:
@@ -138,7 +134,7 @@ class Windowed(HasFields):
                 "for each row"
             )
         labels = field.gather(np.arange(len(self)))
-        return np.array(labels, dtype=object) if isinstance(labels, list) else labels.cpu().numpy()
+        return np.array(labels, dtype=object) if isinstance(labels, list) else array_of(labels)
 
     def _windowed(self: _D, fields: Mapping[str, Field], names: Sequence[str], borders: Borders) -> _D:  # noqa: ARG002
         """Return this dataset with `fields`, of which those in `names` have become windows."""
@@ -146,7 +142,7 @@ class Windowed(HasFields):
 
 
 def lagged(
-    fields: Mapping[str, Field], lags: Mapping[str, Any], valid: Any, spans: Spans, borders: Borders
+    fields: Mapping[str, Field], lags: Mapping[str, Any], valid: Any, spans: Spans, borders: Borders, across: bool
 ) -> tuple[dict[str, Field], Borders]:
     """Return the fields with the lags of `Dataset.with_lags`, described there, and their borders."""
     steps = {name: [-lag for lag in _lags(name, given)] for name, given in lags.items()}
@@ -157,6 +153,9 @@ def lagged(
         name: _windows(name, field, steps[name], runs) if name in steps else field.select(begins_of(runs))
         for name, field in fields.items()
     }
+    if not across:
+        reach = {name: (min(own), max(own)) for name, own in steps.items()}
+        _warn_of_gaps(fields, reach, spans, runs, slice(None) if chosen is None else chosen)
     borders = _borders(borders, runs)
     if chosen is None:
         return found, borders
@@ -164,7 +163,13 @@ def lagged(
 
 
 def hopping(
-    fields: Mapping[str, Field], names: Sequence[str], window: int, hop: int, spans: Spans, borders: Borders
+    fields: Mapping[str, Field],
+    names: Sequence[str],
+    window: int,
+    hop: int,
+    spans: Spans,
+    borders: Borders,
+    across: bool,
 ) -> tuple[dict[str, Field], Borders]:
     """Return the fields with the windows of `Dataset.windows`, described there, and their borders."""
     for name, count in (("window", window), ("hop", hop)):
@@ -177,6 +182,8 @@ def hopping(
         name: _windows(name, field, steps, runs) if name in names else field.select(begins_of(runs))
         for name, field in fields.items()
     }
+    if not across:
+        _warn_of_gaps(fields, dict.fromkeys(names, (0, window - 1)), spans, runs, slice(None))
     return found, _borders(borders, runs)
 
 
@@ -189,7 +196,7 @@ def spans_of(segments: Any, rows: int, borders: Borders) -> Spans:
     """
     if segments is None:
         return cut_at([(0, rows)], borders)
-    given = np.asarray(segments)
+    given = array_of(segments)
     if given.ndim == 1 and len(given) == rows:
         edges = np.flatnonzero(given[1:] != given[:-1]) + 1
         spans = list(zip([0, *edges.tolist()], [*edges.tolist(), rows], strict=True)) if rows else []
@@ -211,30 +218,65 @@ def spans_of(segments: Any, rows: int, borders: Borders) -> Spans:
     return cut_at(spans, borders)
 
 
-def _warn_of_gaps(fields: Mapping[str, Field], names: Sequence[str], spans: Spans) -> None:
+def _warn_of_gaps(
+    fields: Mapping[str, Field],
+    reach: Mapping[str, tuple[int, int]],
+    spans: Spans,
+    runs: Sequence[Run],
+    chosen: NDArray[np.int64] | slice,
+) -> None:
     """Warn if rows were selected, or shuffled, so that rows which follow each other in a window do not in the data.
 
-    Even steps are a choice, such as every second frame. So are rows that were looked up: then not all fields of the
-    dataset are selections.
+    Args:
+        fields: those that are cut into windows, among others.
+        reach: of each field in windows, the steps to the first and to the last row of a window.
+        spans: the stretches that no window leaves.
+        runs: the windows.
+        chosen: which of them become rows.
     """
     rows_of = {name: getattr(field.column, "selection", None) for name, field in fields.items()}
     selected = {name: rows for name, rows in rows_of.items() if rows is not None}
     if len(selected) < len(fields):
         return
-    for name in names:
-        for start, stop in spans:
-            steps = np.diff(selected[name][start:stop])
-            if (steps != steps[:1]).any():
-                row = start + int((steps != np.median(steps)).argmax())
-                before, after = selected[name][row : row + 2].tolist()
-                warnings.warn(
-                    f"windows of {name!r} reach over rows that do not follow each other: the dataset was selected, and "
-                    f"its rows {row} and {row + 1} are rows {before} and {after} of the data. Take lags or windows "
-                    "first, and select or split afterwards; segments= may end windows at gaps, and across=True says "
-                    "that they may reach over them",
-                    stacklevel=level_outside(),
-                )
-                return
+    first = selected[next(iter(reach))]
+    gaps = _gaps(first, spans)
+    for rows in selected.values():
+        if gaps.any() and not np.array_equal(rows, first):
+            gaps &= _gaps(rows, spans)  # where rows of one field follow each other, those of others were looked up
+    if not gaps.any():
+        return
+    before = np.concatenate([[0], np.cumsum(gaps)])  # gaps before each row
+    begins = begins_of(runs)[chosen]
+    for name, (lowest, highest) in reach.items():
+        over = before[begins + highest] > before[begins + lowest]
+        if over.any():
+            row = int(begins[over.argmax()] + lowest)
+            row += int(gaps[row:].argmax())
+            here, there = selected[name][row : row + 2].tolist()
+            warnings.warn(
+                f"windows of {name!r} reach over rows that do not follow each other: the dataset was selected, and "
+                f"its rows {row} and {row + 1} are rows {here} and {there} of the data. Take lags or windows "
+                "first, and select or split afterwards; segments= may end windows at gaps, and across=True says "
+                "that they may reach over them",
+                stacklevel=level_outside(),
+            )
+            return
+
+
+def _gaps(rows: NDArray[np.int64], spans: Spans) -> NDArray[np.bool_]:
+    """Return whether row i + 1 of a selection does not follow row i as others do: (rows - 1,).
+
+    A stretch whose rows follow each other in even steps, such as every second frame, has no gap.
+    """
+    steps = np.diff(rows)
+    changes = np.concatenate([[0], np.cumsum(steps[1:] != steps[:-1])])
+    starts, stops = np.array([span for span in spans if span[1] - span[0] > 2], np.int64).reshape(-1, 2).T
+    uneven = changes[stops - 2] > changes[starts]
+    ends = np.zeros(len(rows), np.int8)
+    ends[starts[uneven]], ends[stops[uneven] - 1] = 1, -1
+    within = np.cumsum(ends[:-1], dtype=np.int8) > 0
+    found: NDArray[np.bool_] = within & (steps != np.median(steps[within])) if uneven.any() else within
+    return found
 
 
 def _borders(borders: Borders, runs: Sequence[Run]) -> Borders:

@@ -130,10 +130,10 @@ def test_blocks_without_a_known_etag_are_fetched_again_beside_other_processes(ur
     assert other.states(0, other.blocks).tolist() == [2 | 4] * other.blocks
 
 
-@pytest.mark.parametrize("by", ["who opens", "who waits"])
+@pytest.mark.parametrize("by", ["who opens", "who waits", "who waits again"])
 def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder, by):
     """Else they would lie on the disk beside the room that is counted."""
-    waits = cache_of(opened(url, folder)) if by == "who waits" else None
+    waits = None if by == "who opens" else cache_of(opened(url, folder))
     killed = subprocess.run([sys.executable, "-c", IS_KILLED, url, str(folder)])
     assert killed.returncode == -signal.SIGKILL
     (one,) = cache_folder._sets_in(folder)
@@ -141,9 +141,40 @@ def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder
     if waits is None:
         waits = cache_of(opened(url, folder))
     else:
+        if by == "who waits again":
+            waits.table.recover()  # and did not get the lock once more, to ask which blocks are left
         waits.recover()
     assert on_disk(one) == 0
     assert waits.room.used == 0
+
+
+def half_removed(one):
+    """Leave of the folder of a set what another process made anew while it was removed."""
+    for path in one.path.iterdir():
+        path.unlink()
+    (one.path / "blocks").touch()
+
+
+def test_a_set_whose_removal_left_a_part_of_its_folder_is_counted_again(url, folder):
+    half_removed(filled(url, folder))
+    one = filled(url, folder)
+    assert CacheFolder(folder).room.used == one.nbytes
+
+
+def test_a_set_that_is_removed_while_its_table_is_opened_is_made_anew(url, folder, monkeypatch):
+    one = filled(url, folder)
+    table, removals = CacheFolder.table, [half_removed]
+
+    def table_amid_removal(self, opening):
+        if removals and not self.room.used:
+            removals.pop()(opening)
+        return table(self, opening)
+
+    CacheFolder(folder).clear(one)
+    monkeypatch.setattr(CacheFolder, "table", table_amid_removal)
+    assert filled(url, folder) == one
+    assert not removals
+    assert CacheFolder(folder).room.used == one.nbytes
 
 
 def on_disk(one):

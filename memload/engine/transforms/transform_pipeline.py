@@ -20,7 +20,7 @@ from memload.engine.gatherer import BatchResult
 from memload.engine.iterators import AroundBatches
 from memload.engine.transforms.captured import warn_of_seeding
 from memload.engine.transforms.seeding import Drawing, PassSeed, Randomness
-from memload.kept_errors import name_of, note_place
+from memload.kept_errors import NotingPlace, name_of
 from memload.sampling.draws import Indices
 from memload.stats import LoaderStats
 
@@ -139,22 +139,18 @@ class TransformPipeline:
 
         return make
 
-    @contextlib.contextmanager
-    def _noting_samples(self, taken: _Taken, rows: Indices) -> Iterator[None]:
+    def _noting_samples(self, taken: _Taken, rows: Indices) -> NotingPlace:
         """Note in an error which row's sample was made, or which samples were collated."""
-        try:
-            yield
-        except UnwantedError:
-            raise
-        except Exception as error:
+
+        def place() -> str:
             users = (fn.fn for fn in self.maps if not str(getattr(fn.fn, "__module__", "")).startswith("memload."))
             names = ", ".join(map(name_of, users))
             if not taken.is_making:
                 found = f"the results of map({names}) do not join{_because_of(self.forms)}"
-                note_place(error, f"in the batch of {_listed(rows)}: {found}")
-            elif taken.count:
-                note_place(error, f"at {_listed(rows[taken.count - 1 : taken.count])}, in map({names})")
-            raise
+                return f"in the batch of {_listed(rows)}: {found}"
+            return f"at {_listed(rows[taken.count - 1 : taken.count])}, in map({names})" if taken.count else ""
+
+        return NotingPlace(place)
 
     @functools.cached_property
     def is_plain(self) -> bool:
@@ -204,15 +200,14 @@ def _because_of(forms: Forms) -> str:
     )
 
 
-@contextlib.contextmanager
-def noting_batch(fn: Callable[..., Any], rows: Indices | int) -> Iterator[None]:
+def noting_batch(fn: Callable[..., Any], rows: Indices | int) -> NotingPlace:
     """Note in an error of a function of a batch which rows the batch has, or its number where these are not known."""
-    try:
-        yield
-    except Exception as error:
+
+    def place() -> str:
         which = f"batch {rows}, counted from 0" if isinstance(rows, int) else f"the batch of {_listed(rows)}"
-        note_place(error, f"in {which}, in batch_transform={name_of(fn)}")
-        raise
+        return f"in {which}, in batch_transform={name_of(fn)}"
+
+    return NotingPlace(place)
 
 
 def _listed(rows: Indices, most: int = 8) -> str:

@@ -207,8 +207,8 @@ class BlockCache:
 
     def recover(self) -> None:
         """Clear what processes left that have ended, and remove the bytes of blocks that they wrote or removed."""
-        if self.table.recover():
-            removed(self.table, self.table.left(), self.mirrors.place)
+        self.table.recover()
+        removed(self.table, self.table.left(), self.mirrors.place)  # of an earlier call, too, that could not go on
 
     def let_go(self, blocks: Blocks) -> None:
         """End a pin of each block."""

@@ -232,7 +232,10 @@ class CacheFolder:
         for _ in range(_REMOVALS):
             with contextlib.suppress(FileNotFoundError):
                 one = self.entry(url, content, block_bytes, files)
-                return one, self.table(one)
+                table = self.table(one)
+                if (one.path / SET).exists() and one.has_mirrors:
+                    return one, table
+                del table  # it was made anew amid the removal
         one = self.entry(url, content, block_bytes, files)
         return one, self.table(one)
 
@@ -277,7 +280,9 @@ class CacheFolder:
                 made.rename(one.path)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise  # else another process was first
+                    raise
+                with contextlib.suppress(FileExistsError):  # another process was first, or a removal left a part
+                    os.link(made / SET, one.path / SET)
 
     def make_room(self, nbytes: int, but: CachedSet) -> int:
         """Remove blocks of other sets, as far as no process uses them, until so many bytes are free of them."""

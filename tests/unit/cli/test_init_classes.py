@@ -399,6 +399,33 @@ def test_headings_of_a_table_beside_the_script_are_named_where_the_class_reads_i
     assert bool(told) is (label == "COLUMN")
 
 
+def test_photos_of_tables_that_a_loop_reads_have_a_set_for_each(files):
+    made = 'for split in ("train", "val"):\n    data = Photos(split + ".csv", "photos")\n    DataLoader(data, 4)\n'
+    text = HEADINGS.replace("TABLE", "table").replace('loader = DataLoader(Photos("table.csv", "photos"), 4)\n', made)
+    (advice,) = [one for one in found(files, HEAD + text) if one.about == "dataset"]
+    assert advice.commands[0].endswith(" 'shards/{split}/'")
+    assert advice.change[0].startswith('data = memload.open(f"shards/{split}/")')
+    assert "each dataset that this line makes has its own {split}: the command once for each" in advice.notes
+
+
+def test_fields_of_a_stored_table_keep_the_names_and_the_dtypes_that_samples_had(files):
+    cells = "self.rows.iloc[idx, 1])), torch.tensor(self.rows.iloc[idx, 2], dtype=torch.float32)"
+    text = HEADINGS.replace("TABLE", "table").replace("self.rows.iloc[idx, 1])), self.rows.iloc[idx, 2]", cells)
+    Path("table.csv").write_text("n,plate,score\n")
+    (advice,) = [one for one in found(files, HEAD + text) if one.about == "dataset"]
+    assert advice.change[1:] == ('cast={"score": torch.float32}  # in FastLoader',)
+    image = "io.imread(os.path.join(self.folder, self.rows.iloc[idx, 1]))"
+    returned = '{"x": IMAGE, "age": np.float32(self.rows.iloc[idx]["score"]), "n": self.rows.iloc[idx]["n"]}'
+    text = HEADINGS.replace(f"{image}, self.rows.iloc[idx, 2]", returned.replace("IMAGE", image)).replace(
+        "TABLE", "table"
+    )
+    (advice,) = [one for one in found(files, HEAD + text) if one.about == "dataset"]
+    assert advice.change[0].endswith('memload.open("shards/").rename({"image": "x", "score": "age"})')
+    assert advice.change[1:] == ('cast={"age": torch.float32}  # in FastLoader',)
+    assert 'images are then "x", in cast=, too' in advice.notes
+    assert not any("as_tuple" in note for note in advice.notes)
+
+
 def test_a_transform_of_images_that_is_no_cast_is_named(files):
     for given, told in (("np.flipud", True), ("transforms.Compose([transforms.ToTensor()])", False), ("None", False)):
         text = HEAD + PHOTOS.replace('"photos/"', f'"photos/", transform={given}')

@@ -194,3 +194,63 @@ loader = DataLoader(Photos("train.csv", "photos"), batch_size=4)
     assert '.as_tuple("image", "COLUMN_1", "COLUMN_2")' in one.change[0]
     (one,) = advised(text.replace("RETURNED", 'self.table.iloc[i]["label"]'))
     assert "NAME: the heading of column 0 of train.csv" in one.notes
+
+
+TURNS = """
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
+class Rows(Dataset):
+    def __init__(self, first):
+        self.first = first
+    def __len__(self):
+        return 3
+    def __getitem__(self, i):
+        return {"x": torch.tensor([self.first, i])}
+found = []
+"""
+
+
+@pytest.mark.parametrize(
+    "making",
+    [
+        "for first in (1, 5):\n    data = Rows(first)\n    found.append(DataLoader(data))",
+        "for row in range(1, 6, 4):\n    first = row + 0\n    data = Rows(first)\n    found.append(DataLoader(data))",
+        "def made(first):\n    data = Rows(first)\n    return DataLoader(data)\nfound += [made(1), made(first=5)]",
+        "def made(first=1):\n    data = Rows(first)\n    return DataLoader(data)\n"
+        "for other in [1, 5]:\n    found.append(made(other))",
+    ],
+)
+def test_datasets_that_one_line_makes_are_stored_apart(making):
+    (one,) = advised(TURNS + making)
+    lines, place = (TURNS + making).splitlines(), int(one.where.removeprefix("in the place of line ")) - 1
+    indent = " " * (len(lines[place]) - len(lines[place].lstrip()))
+    lines[place : place + 1] = [f"{indent}{line}" for code in one.change for line in code.splitlines()]
+    for _ in range(2):
+        exec("\n".join(lines), names := {"memload": memload})
+        assert [loader.dataset[0]["x"][0].item() for loader in names["found"]] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    "making",
+    [
+        "for fold, (first, last) in enumerate([(1, 2), (5, 6)]):\n    data = Rows(first)\n    DataLoader(data)",
+        "def made(first):\n    data = Rows(first)\n    return DataLoader(data)\nmade(len(found)), made(open)",
+    ],
+)
+def test_folders_of_datasets_that_only_running_the_script_tells_apart_are_to_be_named(making):
+    """Of two arrays the texts may be equal, and one set would be read in the place of the other."""
+    (one,) = advised(TURNS + making)
+    assert 'memload.open(f"train_shards/{NAME}/")' in one.change[-1]
+    assert one.notes[-1].startswith("NAME: a text that tells the datasets of this line apart")
+
+
+def test_datasets_of_a_comprehension_are_made_by_a_function():
+    made = "data = ConcatDataset([Rows(first) for first in (1, 5)])\nloader = DataLoader(data)"
+    (one,) = advised(TURNS + made)
+    assert one.where == "in a function of first that returns `dataset`, called in the place of Rows(first)"
+    body = "\n    ".join("\n".join(one.change).splitlines())
+    function = f"def rows_of(first):\n    {body}\n    return dataset\n"
+    exec(TURNS + function + made.replace("Rows(first)", "rows_of(first)"), names := {"memload": memload})
+    loader = memload.FastLoader(names["data"], batch_size=6)
+    assert loader.engine == "native", loader.why
+    assert [batch["x"][:, 0].tolist() for batch in loader] == [[1, 1, 1, 5, 5, 5]]

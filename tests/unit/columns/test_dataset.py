@@ -174,13 +174,33 @@ def test_split_by_a_field_of_texts_is_that_by_its_values():
     assert [[int(row["x"]) for row in part] for part in by_name] == [[int(r["x"]) for r in part] for part in by_values]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_split_by_objects_that_cannot_be_sorted_keeps_equal_ones_on_one_side(seed):
+    numbers = [2.0, float("nan"), 1.0, 2.0, float("nan"), 3.0, 1.0, 2.0, 3.0, float("nan")]
+    for keys in (numbers, [frozenset([number]) for number in numbers if number == number]):
+        by = np.array([*keys, None], dtype=object)[:-1]
+        parts = memload.from_arrays(row=torch.arange(len(keys))).split(0.5, seed, by=by)
+        first, second = ({str(by[row["row"]]) for row in part} for part in parts)
+        assert not first & second
+
+
+def test_split_by_numbers_that_numpy_has_no_dtype_for_and_by_those_with_gradients():
+    keys = torch.tensor([1.0, 1.0, 2.0, 2.0, 3.0])
+    ds = memload.from_arrays(row=torch.arange(5), key=keys.bfloat16())
+    wanted = [[int(row["row"]) for row in part] for part in ds.split(0.5, 0, by=keys)]
+    for by in ("key", keys.bfloat16(), keys.clone().requires_grad_()):
+        assert [[int(row["row"]) for row in part] for part in ds.split(0.5, 0, by=by)] == wanted
+    assert len(ds.with_lags(row=range(2), segments="key")) == 2
+
+
 @pytest.mark.parametrize(
     ("by", "error", "said"),
     [
         ("nobody", KeyError, "no field 'nobody'"),
         ("movie", ValueError, "by='movie': a row of this field is .*; labels are one number or one text"),
         ([1, 2], ValueError, r"by has the shape \(2,\), expected one key for each of 6 rows: \(6,\), or the name"),
-        ([None, "a"] * 3, TypeError, "by has keys that cannot be compared"),
+        ([None, "a"] * 3, TypeError, "by has keys that cannot be compared: .*; fill what is missing"),
+        ([("a", 1), ("a",)] * 3, ValueError, "by has sequences among its keys, such as tuples: join each to one text"),
         ([1] * 6, ValueError, "cuts 1 key into 0 and 1: a part is empty"),
     ],
 )

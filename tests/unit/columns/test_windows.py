@@ -345,6 +345,7 @@ def test_a_file_cut_short_under_its_windows_raises(tmp_path):
     [
         (lambda ds: ds.select([*range(5), *range(8, 20)]), "rows 4 and 5 are rows 4 and 8 of the data"),
         (lambda ds: ds.select([0, *range(5, 20)]), "rows 0 and 1 are rows 0 and 5 of the data"),
+        (lambda ds: ds.select([0, 1, 9, 10, 11, 12]), "rows 1 and 2 are rows 1 and 9 of the data"),
         (lambda ds: ds.split(0.5, seed=0)[0], "the dataset was selected"),
     ],
 )
@@ -366,7 +367,15 @@ def test_windows_of_a_dataset_whose_selected_rows_leave_gaps_give_a_warning(sele
         lambda ds: ds.select([0, 1, 2, 3, 8, 9, 10]).with_lags(x=range(3), segments=[0] * 4 + [1] * 3),
         lambda ds: memload.concat([ds.select(range(5)), ds.select(range(9, 15))]).with_lags(x=range(3)),
         lambda ds: memload.join(memload.from_arrays(y=torch.arange(20) % 7), ds, on="y").with_lags(x=range(3)),
+        lambda ds: (
+            memload.join(memload.from_arrays(y=torch.arange(20) % 7), ds, on="y")
+            .select(range(15))
+            .with_lags(x=range(3))
+        ),
         lambda ds: ds.with_lags(x=range(3), valid=[4, 9, 5]),
+        lambda ds: ds.select([0, 1, 2, 3, 8, 9, 10]).with_lags(x=range(3), valid=[3, 6]),  # no window is over the gap
+        lambda ds: ds.select([0, 1, 2, 3, 8, 9, 10, 11]).windows("x", window=4, hop=4),
+        lambda ds: ds.select([0, 1, 5, 9]).with_lags(x=[0]),
     ],
 )
 def test_selected_rows_in_even_steps_give_no_warning_and_neither_do_rows_that_were_looked_up(cut):

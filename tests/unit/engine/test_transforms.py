@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import gc
 import os
@@ -389,6 +390,29 @@ def test_an_error_of_a_function_of_batches_names_the_rows_and_on_stock_machinery
     )
     note = raised_by(memload.FastLoader(list(LABELS), batch_size=10, batch_transform=odd_of_batch))
     assert note == "memload: in batch 1, counted from 0, in batch_transform=odd_of_batch"
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    label: int
+
+
+def frozen_of(sample):
+    raise FrozenError(int(sample["label"]))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: memload.FastLoader(LABELS.map(frozen_of), batch_size=4),
+        lambda: memload.FastLoader(LABELS, batch_size=1, batch_transform=frozen_of),
+        lambda: DataLoader(LABELS.map(frozen_of), batch_size=4),
+    ],
+)
+def test_an_error_that_takes_no_notes_is_raised_as_it_is(made):
+    with pytest.raises(FrozenError) as caught:
+        list(made())
+    assert caught.value.label == 0
 
 
 def test_samples_that_do_not_join_are_named_by_their_rows():
