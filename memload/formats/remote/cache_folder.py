@@ -281,7 +281,7 @@ class CacheFolder:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-                with contextlib.suppress(FileExistsError):  # another process was first, or a removal left a part
+                with contextlib.suppress(OSError):  # another process was first, or a removal left a part
                     os.link(made / SET, one.path / SET)
 
     def make_room(self, nbytes: int, but: CachedSet) -> int:
