@@ -182,8 +182,12 @@ def on_disk(one):
 
 
 @pytest.mark.parametrize("call", ["hold", "take_over", "evict"])
-def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(tmp_path, call):
+def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(tmp_path, call, request):
     """It is raised as soon as the lock is had, before anybody knows what was claimed."""
+    handler = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what runs in the background may have it ignored
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
     path, blocks = str(tmp_path / "blocks"), np.arange(2)
     kept, mine = (_core.CacheRoom(str(tmp_path / "room")) for _ in range(2))
     other, table = (_core.BlockTable(room, path, 4096, [8192]) for room in (kept, mine))
