@@ -410,7 +410,7 @@ def frozen_of(sample):
     ],
 )
 def test_an_error_that_takes_no_notes_is_raised_as_it_is(made):
-    with pytest.raises(FrozenError, match="^0$"):
+    with pytest.raises(FrozenError, match=r"^0$"):
         list(made())
 
 
