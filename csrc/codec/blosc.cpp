@@ -1,10 +1,10 @@
 // One chunk of Blosc 1 or 2, by c-blosc2. Its header is read here first: c-blosc2 would also follow a chunk to other
 // files and to plug-ins that it starts programs to find.
 #include <cstring>
-#include <memory>
 #include <string>
 
 #include "blosc2.h"
+#include "codec/blosc_context.h"
 #include "codec/bytes.h"
 #include "codec/chain.h"
 #include "codec/filters.h"
@@ -15,10 +15,6 @@ namespace {
 
 constexpr std::size_t kShortHeader = BLOSC_MIN_HEADER_LENGTH;
 constexpr std::size_t kLongHeader = BLOSC_EXTENDED_HEADER_LENGTH;
-
-struct Freed {
-  void operator()(blosc2_context* context) const noexcept { blosc2_free_ctx(context); }
-};
 
 struct Header {
   std::size_t bytes;
@@ -95,7 +91,7 @@ std::size_t unblosc(In src, Out dst) {
   ready_blosc();
   blosc2_dparams params = BLOSC2_DPARAMS_DEFAULTS;
   params.nthreads = 1;
-  const std::unique_ptr<blosc2_context, Freed> context(blosc2_create_dctx(params));
+  const BloscContext context(blosc2_create_dctx(params));
   if (!context) throw std::bad_alloc();
   const int given = blosc2_decompress_ctx(context.get(), src.data(), static_cast<std::int32_t>(header.stored_bytes),
                                           dst.data(), static_cast<std::int32_t>(header.bytes));

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "blosc2.h"
+#include "codec/blosc_context.h"
 #include "codec/bytes.h"
 #include "codec/filters.h"
 #include "codec/foreign.h"
@@ -95,10 +95,6 @@ Bytes zstd(In src, int level) {
   return to;
 }
 
-struct Freed {
-  void operator()(blosc2_context* context) const noexcept { blosc2_free_ctx(context); }
-};
-
 std::uint8_t code_of(Effort::Inner inner) noexcept {
   switch (inner) {
     case Effort::Inner::blosclz:
@@ -136,7 +132,7 @@ Bytes blosc(In src, const Filter& filter, const Effort& effort) {
   params.typesize = filter.element == 0 ? 1 : static_cast<std::int32_t>(filter.element);
   params.nthreads = 1;
   params.filters[BLOSC2_MAX_FILTERS - 1] = code_of(effort.shuffle);
-  const std::unique_ptr<blosc2_context, Freed> context(blosc2_create_cctx(params));
+  const filters::BloscContext context(blosc2_create_cctx(params));
   if (!context) throw std::bad_alloc();
   Bytes to(src.size() + BLOSC2_MAX_OVERHEAD);
   const int stored =

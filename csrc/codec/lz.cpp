@@ -19,14 +19,14 @@ std::string of(std::size_t position, std::size_t size) {
   return "byte " + std::to_string(position) + " of " + std::to_string(size);
 }
 
-struct Freed {
+struct FreeZstd {
   void operator()(ZSTD_DCtx_s* context) const noexcept { ZSTD_freeDCtx(context); }
 };
 
 // One for each thread that decodes, as long as the thread lives: about 100 KB. Whoever makes one asks the processor
 // what it can do, which a hypervisor answers in microseconds: as long as a small block takes.
 ZSTD_DCtx_s* zstd_context() {
-  thread_local std::unique_ptr<ZSTD_DCtx_s, Freed> context;
+  thread_local std::unique_ptr<ZSTD_DCtx_s, FreeZstd> context;
   if (!context) context.reset(ZSTD_createDCtx());
   if (!context) throw std::bad_alloc();
   return context.get();

@@ -41,7 +41,7 @@ std::uint64_t next_number() {
 }
 
 // What is known of a block: nothing, that its pages were entered, that it was not wholly in the page cache.
-enum Block : std::uint8_t { kUnseen, kEntered, kAbsent };
+enum Block : std::uint8_t { kUnseen, kEntered, kNotCached };
 
 // Returns where the page that holds a byte of a mapping begins.
 std::size_t page_begin(std::size_t offset) { return offset / system_page() * system_page(); }
@@ -187,7 +187,7 @@ std::pair<void*, std::size_t> Storage::block_pages(std::size_t block) const noex
 bool Storage::enter_block(std::size_t block) const noexcept {
   const auto [begin, bytes] = block_pages(block);
   const bool resident = in_page_cache(static_cast<const std::byte*>(begin), bytes);
-  seen_[block].store(resident ? kEntered : kAbsent, std::memory_order_relaxed);
+  seen_[block].store(resident ? kEntered : kNotCached, std::memory_order_relaxed);
   // Unknown before Linux 5.14: then pages are entered as they are read.
   if (resident) ::madvise(begin, bytes, kernel::kPopulateRead);
   return resident;

@@ -15,8 +15,6 @@
 namespace memload {
 namespace {
 
-constexpr std::size_t kAhead = 8;  // rows asked for ahead of the one being copied
-
 struct PlainPlan : FieldPlan {
   std::span<const std::int64_t> rows;
   std::vector<ResizeDraw> draws;  // of each row, if there are any
@@ -61,8 +59,8 @@ class PlainReader::Part {
       current_ = i;
       const Extent extent = column.at(plan_.rows[i]);
       const std::size_t next = field_.joins_ ? end_of_run(i, extent) : i + 1;
-      if (next == i + 1 && i + kAhead < plan_.rows.size()) {
-        RunCopier::prefetch(column.address(plan_.rows[i + kAhead]), column.row_bytes());
+      if (next == i + 1 && i + RunCopier::kAhead < plan_.rows.size()) {
+        RunCopier::prefetch(column.address(plan_.rows[i + RunCopier::kAhead]), column.row_bytes());
       }
       const std::size_t bytes = std::min((next - i) * row_bytes - inside, end_ - at);
       const ResizeDraw draw = plan_.draw(i);

@@ -12,8 +12,6 @@
 namespace memload {
 namespace {
 
-constexpr std::size_t kAlign = FieldReader::kAlign;
-
 template <class Number>
 void copy_increased(const std::byte* src, std::byte* dst, std::size_t bytes, std::int64_t by) noexcept {
   const auto increment = static_cast<Number>(by);
@@ -35,7 +33,7 @@ void ItemPlan::put_numbers(std::byte* out, std::size_t begin, std::size_t end) c
 
 std::size_t ItemLayout::bytes_of(std::int64_t items, std::size_t rows) const {
   const std::size_t values = batch_bytes(static_cast<std::size_t>(items), planes * item_bytes);
-  return batch_bytes(1, round_up(values, kAlign) + batch_bytes(rows + 1, sizeof(std::int64_t)));
+  return batch_bytes(1, round_up(values, FieldReader::kAlign) + batch_bytes(rows + 1, sizeof(std::int64_t)));
 }
 
 std::int64_t ItemLayout::lay_out(ItemPlan& plan) const {
@@ -57,7 +55,7 @@ std::int64_t ItemLayout::lay_out(ItemPlan& plan) const {
     plan.starts.push_back(before * item_bytes);
   }
   plan.plane_bytes = plan.starts.back();
-  plan.numbers_at = round_up(plan.plane_bytes * planes, kAlign);
+  plan.numbers_at = round_up(plan.plane_bytes * planes, FieldReader::kAlign);
   plan.outputs[0] = {0, placed * static_cast<std::int64_t>(planes)};
   plan.outputs[1] = {plan.numbers_at, static_cast<std::int64_t>(plan.numbers.size())};
   return items;

@@ -13,11 +13,7 @@
 #include "core/readers/run_copier.h"
 
 namespace memload {
-namespace {
-
-constexpr std::size_t kAhead = 8;  // rows asked for ahead of the one being copied
-
-}  // namespace
+namespace {}  // namespace
 
 // Bytes [begin, end) of the first output.
 class RaggedReader::Part {
@@ -56,8 +52,8 @@ class RaggedReader::Part {
     std::byte* const out = out_ + plane * plan_.plane_bytes;
     for (; at < end; ++i) {
       current_ = i;
-      if (i + kAhead < plan_.runs.size()) {
-        const Run& next = plan_.runs[i + kAhead];
+      if (i + RunCopier::kAhead < plan_.runs.size()) {
+        const Run& next = plan_.runs[i + RunCopier::kAhead];
         RunCopier::prefetch(plane_of(next, plane), bytes_of(next));
       }
       const std::size_t stop = std::min(end, plan_.starts[i + 1]);

@@ -34,7 +34,7 @@ struct FoundPiece {
 
 // A tile of a plane of a segment; of segments in place, so many items as if they were one. Or, of no segment, what pads
 // the rows that have no items.
-struct Unit {
+struct TileShare {
   std::size_t segment;
   std::size_t plane;
   std::size_t tile;
@@ -51,7 +51,7 @@ std::int64_t items_of_tile(const RaggedSegment& segment, std::size_t item_bytes)
 
 struct RaggedTileReader::Plan : RaggedPlan {
   std::vector<Piece> pieces;
-  std::vector<Unit> units;         // the last has no pieces, and is the second output
+  std::vector<TileShare> units;    // the last has no pieces, and is the second output
   std::vector<std::size_t> empty;  // rows of the batch without items
 };
 
@@ -67,7 +67,7 @@ class RaggedTileReader::Share {
         found_(found) {}
 
   void run(std::size_t begin, std::size_t end) {
-    auto unit = std::ranges::lower_bound(plan_.units, begin, {}, &Unit::work);
+    auto unit = std::ranges::lower_bound(plan_.units, begin, {}, &TileShare::work);
     for (; unit != plan_.units.end() && unit->work < end; ++unit) {
       if (unit == std::prev(plan_.units.end())) return plan_.put_numbers(out_, 0, plan_.numbers_bytes());
       if (unit->segment == kEmpty) {
@@ -85,7 +85,7 @@ class RaggedTileReader::Share {
   }
 
  private:
-  void decode(const TileGrid& grid, const Unit& unit, std::span<const Piece> pieces) {
+  void decode(const TileGrid& grid, const TileShare& unit, std::span<const Piece> pieces) {
     const std::size_t bytes = grid.tile_bytes(unit.tile);
     const std::int64_t row = plan_.runs[pieces.front().row].row_in_segment;
     const bool whole = static_cast<std::size_t>(pieces.front().items) * form_.ragged().item_bytes() == bytes;
@@ -195,7 +195,7 @@ void RaggedTileReader::find_units(Plan& plan) const {
   for (const auto& [segment, plane, number, piece] : found) {
     const auto tile = static_cast<std::size_t>(number);
     const RaggedSegment& where = ragged.segments()[segment];
-    const Unit* const last = plan.units.empty() ? nullptr : &plan.units.back();
+    const TileShare* const last = plan.units.empty() ? nullptr : &plan.units.back();
     if (last == nullptr || last->segment != segment || last->plane != plane || last->tile != tile) {
       plan.units.push_back({segment, plane, tile, plan.pieces.size(), plan.work});
       if (!where.coded.empty()) {

@@ -16,6 +16,7 @@ namespace memload {
 class RunCopier {
  public:
   static constexpr std::size_t kSmallRow = 4096;  // below, the hardware's prefetcher has no time to see a row's pattern
+  static constexpr std::size_t kAhead = 8;        // rows to prefetch ahead of the one that is being copied
 
   // Elements of a row: n of them, from number `first` on. The size of the row decides how it is read while it is cold.
   struct Run {

@@ -50,7 +50,7 @@ constexpr std::size_t kReadAtOnce = std::size_t{128} << 10;  // bytes of frames:
 constexpr std::size_t kChunkBytes = kChunk * sizeof(double);
 
 // Samples that follow one another and are made of rows that do so.
-struct Unit {
+struct SampleRun {
   std::size_t sample;  // of the batch
   std::size_t samples;
   std::int64_t first;  // frame
@@ -59,16 +59,16 @@ struct Unit {
 
 struct BlendPlan : FieldPlan {
   std::vector<Sample> samples;
-  std::vector<Unit> units;
+  std::vector<SampleRun> units;
 };
 
-std::vector<Unit> units_of(std::span<const Sample> samples, std::int64_t frames_at_once) {
-  std::vector<Unit> units;
+std::vector<SampleRun> units_of(std::span<const Sample> samples, std::int64_t frames_at_once) {
+  std::vector<SampleRun> units;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const std::int64_t first = samples[i].first;
     const std::int64_t end = first + samples[i].count;
     if (!units.empty()) {
-      Unit& unit = units.back();
+      SampleRun& unit = units.back();
       const std::int64_t from = std::min(unit.first, first);
       const std::int64_t to = std::max(unit.end, end);
       if (to - from <= frames_at_once) {
@@ -138,7 +138,9 @@ class BlendReader::Share {
   // Runs under the fault guard where frames are read in place: then it owns nothing and throws nothing.
   void run_units(std::size_t begin, std::size_t end) {
     const std::size_t sample_bytes = field_.out_row_bytes_ / field_.samples_;
-    const auto before = [sample_bytes](const Unit& unit, std::size_t at) { return unit.sample * sample_bytes < at; };
+    const auto before = [sample_bytes](const SampleRun& unit, std::size_t at) {
+      return unit.sample * sample_bytes < at;
+    };
     auto unit = std::lower_bound(plan_.units.begin(), plan_.units.end(), begin, before);
     for (; unit != plan_.units.end() && before(*unit, end); ++unit) {
       if (field_.slices_->sampling() == Sampling::mean) {
@@ -171,7 +173,7 @@ class BlendReader::Share {
     return extent.data;
   }
 
-  void interpolate_all(const Unit& unit) {
+  void interpolate_all(const SampleRun& unit) {
     read(unit.first, unit.end);
     for (std::size_t i = unit.sample; i < unit.sample + unit.samples; ++i) {
       const Sample& sample = plan_.samples[i];
@@ -211,7 +213,7 @@ class BlendReader::Share {
     }
   }
 
-  void average(const Unit& unit) {
+  void average(const SampleRun& unit) {
     const auto most = static_cast<std::int64_t>(field_.frames_at_once_);
     if (unit.end - unit.first <= most) read(unit.first, unit.end);
     for (std::size_t i = unit.sample; i < unit.sample + unit.samples; ++i) {
@@ -328,7 +330,8 @@ std::unique_ptr<const FieldPlan> BlendReader::plan(std::span<const std::int64_t>
   plan->samples = samples_of(*slices_, rows, seeds);
   plan->units = units_of(plan->samples, static_cast<std::int64_t>(frames_at_once_));
   plan->bytes = plan->work = bound(rows.size());
-  for (const Unit& unit : plan->units) plan->bytes_in += static_cast<std::size_t>(unit.end - unit.first) * frame_bytes_;
+  for (const SampleRun& unit : plan->units)
+    plan->bytes_in += static_cast<std::size_t>(unit.end - unit.first) * frame_bytes_;
   plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
   return plan;
 }

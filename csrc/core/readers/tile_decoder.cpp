@@ -11,13 +11,6 @@
 #include "core/readers/planned_reads.h"
 
 namespace memload {
-namespace {
-
-constexpr std::size_t kAlign = 64;  // of the parts of a workspace
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 FieldReader::Files files_of_tiles(const FieldReader& reader) {
   FieldReader::Files files;
@@ -31,13 +24,14 @@ FieldReader::Files files_of_tiles(const FieldReader& reader) {
 }
 
 std::size_t TileDecoder::workspace_bytes(const TileGrid& grid) {
-  const std::size_t tile = round_up(grid.tile_bytes(), kAlign);
+  const std::size_t tile = round_up(grid.tile_bytes(), FieldReader::kAlign);
   if (!grid.array().chain) return tile;
-  return round_up(grid.most_stored(), kAlign) + tile + grid.array().chain->scratch_bytes(grid.tile_bytes());
+  return round_up(grid.most_stored(), FieldReader::kAlign) + tile +
+         grid.array().chain->scratch_bytes(grid.tile_bytes());
 }
 
 std::byte* TileDecoder::room(const TileGrid& grid) const noexcept {
-  return cold_.workspace.data() + (grid.array().chain ? round_up(grid.most_stored(), kAlign) : 0);
+  return cold_.workspace.data() + (grid.array().chain ? round_up(grid.most_stored(), FieldReader::kAlign) : 0);
 }
 
 void TileDecoder::decode(const TileGrid& grid, std::size_t number, std::span<std::byte> out, std::int64_t row) const {
@@ -71,10 +65,10 @@ bool TileDecoder::lies_ready(const TileGrid& grid, const StoredTile& tile) const
 
 void TileDecoder::undo(const TileGrid& grid, const StoredTile& tile, std::span<const std::byte> stored,
                        std::span<std::byte> out) const {
-  std::byte* const filters = room(grid) + round_up(grid.tile_bytes(), kAlign);
-  const Clock::time_point start = Clock::now();
+  std::byte* const filters = room(grid) + round_up(grid.tile_bytes(), FieldReader::kAlign);
+  const auto start = std::chrono::steady_clock::now();
   grid.array().chain->decode(stored, out, {filters, cold_.workspace.data() + cold_.workspace.size()}, tile.skipped);
-  found_.decoding += Clock::now() - start;
+  found_.decoding += std::chrono::steady_clock::now() - start;
 }
 
 void TileDecoder::undo_in_mapping(const TileGrid& grid, const StoredTile& tile, std::span<std::byte> out,
