@@ -10,8 +10,6 @@
 namespace memload {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // of results: several times what starting a thread costs
-
 void check(const ImageShape& shape, const ImageDraw& draw) {
   if (draw.top > shape.height || shape.out_height > shape.height - draw.top || draw.left > shape.width ||
       shape.out_width > shape.width - draw.left) {
@@ -33,9 +31,7 @@ void augment_images(const ImageJob& job, Isa isa, const std::byte* src, std::byt
   for (const ImageDraw& draw : draws) check(job.shape, draw);
   const std::size_t in = cast.stored_elements() * size_of(job.rule.from);
   const std::size_t out = cast.crop_elements() * size_of(job.rule.to);
-  const std::size_t worthwhile = std::max<std::size_t>(1, kPieceBytes / out);
-  const std::size_t share = (images + std::max<std::size_t>(threads, 1) - 1) / std::max<std::size_t>(threads, 1);
-  const std::size_t piece = std::max(worthwhile, share);
+  const std::size_t piece = images_per_piece(images, out, threads);
   run_pieces((images + piece - 1) / piece, [&](std::size_t number) noexcept {
     for (std::size_t i = number * piece; i < std::min(images, (number + 1) * piece); ++i) {
       cast(src + i * in, dst + i * out, draws[i / images_per_draw], 0, cast.crop_elements());

@@ -8,7 +8,7 @@
 namespace memload {
 namespace {
 
-// About 100 us of work: several times what starting a thread costs.
+// Of results, about 100 us of work: several times what starting a thread costs.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
 // Elements per piece: whole pages of results, so that no two threads write to one.
@@ -32,6 +32,12 @@ void move_parallel(const Move& move, std::size_t in_size, std::size_t out_size, 
 }
 
 }  // namespace
+
+std::size_t images_per_piece(std::size_t images, std::size_t image_bytes, std::size_t threads) {
+  const std::size_t worthwhile = std::max<std::size_t>(1, kPieceBytes / image_bytes);
+  const std::size_t most = std::max<std::size_t>(threads, 1);
+  return std::max(worthwhile, (images + most - 1) / most);
+}
 
 void run_pieces(std::size_t pieces, const std::function<void(std::size_t)>& run) {
   std::vector<std::jthread> helpers;

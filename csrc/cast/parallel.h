@@ -13,6 +13,9 @@ namespace memload {
 // ended when this returns. Pieces for which the system refuses a thread also run on the calling thread.
 void run_pieces(std::size_t pieces, const std::function<void(std::size_t)>& run);
 
+// How many of so many images, with so many bytes of results each, a thread makes at once.
+std::size_t images_per_piece(std::size_t images, std::size_t image_bytes, std::size_t threads);
+
 // Casts n elements with the calling thread and up to threads - 1 helpers that live as long as the call. Pieces are
 // large enough to be worth a thread, so that a short cast stays in the caller. The results are published, so the caller
 // needs no fence.

@@ -20,7 +20,6 @@
 namespace memload {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // of results: several times what starting a thread costs
 constexpr std::size_t kBlock = 4;                          // taps that vector code takes at once
 constexpr std::size_t kReadBehind = 32;                    // bytes behind a line that vector code may read
 constexpr std::size_t kBlockBytes = std::size_t{4} << 10;  // of new lines before the cast, as those of image_cast.cpp
@@ -415,9 +414,7 @@ void resize_images(const ResizeJob& job, Isa isa, const std::byte* src, std::byt
     throw std::invalid_argument("there are fewer draws than rows");
   }
   for (const ResizeDraw& draw : draws) resizer.check(draw);
-  const std::size_t worthwhile = std::max<std::size_t>(1, kPieceBytes / resizer.out_bytes());
-  const std::size_t share = (images + std::max<std::size_t>(threads, 1) - 1) / std::max<std::size_t>(threads, 1);
-  const std::size_t piece = std::max(worthwhile, share);
+  const std::size_t piece = images_per_piece(images, resizer.out_bytes(), threads);
   const std::size_t pieces = (images + piece - 1) / piece;
   std::vector<std::byte> memory(pieces * resizer.scratch_bytes());
   std::vector<ResizeScratch> scratch;
