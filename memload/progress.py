@@ -53,6 +53,7 @@ def bar(
         unit: the name of the unit that is counted.
         after: seconds of work before the bar appears.
     """
+    ncols, nrows = (None, None) if _has_size() else (80, 24)
     made = _Bar(
         desc=label,
         total=total,
@@ -63,9 +64,19 @@ def bar(
         miniters=1,
         disable=None if show is None else not show,
         leave=False,
-        dynamic_ncols=True,
+        ncols=ncols,
+        nrows=nrows,
+        dynamic_ncols=nrows is None,
     )
     return cast("AbstractContextManager[Bar]", made)
+
+
+def _has_size() -> bool:
+    """Return whether standard error has a size; a terminal without one, as containers give it, would show no bar."""
+    try:
+        return all(os.get_terminal_size(sys.stderr.fileno()))
+    except (OSError, ValueError, AttributeError):  # no terminal, a closed stream, or none
+        return True
 
 
 def note(text: str, show: bool | None) -> None:

@@ -1,6 +1,6 @@
 """`memload completion`: prints the script by which a shell completes commands, options and their values.
 
-The script is made by shtab of the parsers themselves, once: pressing Tab starts no Python.
+The script is made of the parsers themselves, by shtab but for fish, once: pressing Tab starts no Python.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from memload.cli.fish import fish_script
 from memload.cli.main import parser
 from memload.cli.output import answer
 
@@ -19,13 +20,17 @@ def run(options: argparse.Namespace) -> int:
     """Print the script.
 
     Raises:
-        ImportError: shtab is not installed.
+        ImportError: shtab is not installed, and the shell is not fish.
     """
+    root = parser()
+    if options.shell == "fish":
+        script = fish_script(root, _FILES, _FOLDERS)
+        answer(options, script, {"shell": options.shell, "script": script})
+        return 0
     try:
         import shtab
     except ImportError as missing:
         raise ImportError('shtab makes the script: pip install "memload[completion]"') from missing
-    root = parser()
     for action in _actions(root):
         if action.dest in _FILES and action.choices is None:
             action.complete = shtab.FILE  # type: ignore[attr-defined]

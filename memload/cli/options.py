@@ -16,7 +16,7 @@ from memload.planning.gpus import GPUS
 from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
 from memload.sizes import parse_size
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 DEMO_CROPS = 1024
 DEMO_ROUNDS = 3
@@ -78,6 +78,7 @@ _COMPLETION_EXAMPLES = """\
 how to install it (once; the extra memload[completion] brings the generator):
   memload completion bash > ~/.local/share/bash-completion/completions/memload
   memload completion zsh > "${fpath[1]}/_memload"
+  memload completion fish > ~/.config/fish/completions/memload.fish      (without the extra, too)
   memload completion tcsh > ~/.memload.tcsh      and: source ~/.memload.tcsh
 """
 

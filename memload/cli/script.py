@@ -10,7 +10,7 @@ import io
 import itertools
 import platform
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +42,6 @@ _OF_ALL = {
     )
 }
 """What `from MODULE import *` brings that is looked for here."""
-_WRAPPERS = frozenset(["enumerate", "iter", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.rich.tqdm"])
 
 
 @dataclass(frozen=True)
@@ -62,26 +61,6 @@ class Loader:
     kind: str
     given: dict[str, ast.expr]
     opaque: bool
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A `for` over loaders, in a statement or in a comprehension.
-
-    Attributes:
-        target: what its batches are assigned to.
-        body: what it does with each.
-        loaders: the loaders that it may be over: several where a function has them as an argument.
-    """
-
-    target: ast.expr
-    body: Sequence[ast.AST]
-    loaders: tuple[Loader, ...]
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names that batches, or their parts, are given."""
-        return frozenset(_names(self.target))
 
 
 @dataclass
@@ -170,7 +149,7 @@ class Script:
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value and statement.lineno <= before:
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 of_itself = any(part is node for part in ast.walk(statement.value))
-                if not of_itself and any(name in _names(target) for target in targets):
+                if not of_itself and any(name in names_in(target) for target in targets):
                     found = statement.value if found is None or statement.lineno >= found.lineno else found
         return found
 
@@ -205,26 +184,6 @@ class Script:
         """Return a class of this script."""
         classes = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
         return next((node for node in classes if node.name == name), None)
-
-    def loops(self) -> Iterator[Loop]:
-        """Yield the `for` loops over loaders of this script, also where a function has them as an argument."""
-        by_name: dict[str, list[Loader]] = {}
-        for loader in (one for one in self.loaders if one.name):
-            by_name.setdefault(loader.name, []).append(loader)
-        for name, given in [*_as_arguments(self, by_name)]:
-            known = by_name.setdefault(name, [])
-            known += [one for one in given if one not in known]
-        for node in ast.walk(self.tree):
-            turns = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
-            body = node.body if isinstance(node, ast.For) else [node]
-            for turn in turns:
-                source, target = turn.iter, turn.target
-                while isinstance(source, ast.Call) and source.args and self.called(source) in _WRAPPERS:
-                    if self.called(source) == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
-                        target = target.elts[1]
-                    source = source.args[0]
-                if root_of(source) in by_name:
-                    yield Loop(target, body, tuple(by_name[root_of(source)]))
 
     def reached(self, node: ast.expr, before: int) -> Iterator[ast.Call]:
         """Yield the calls in an expression on a line, and in what the names in it were last assigned."""
@@ -381,23 +340,13 @@ def root_of(node: ast.AST) -> str:
     return name_of(node)
 
 
-def _as_arguments(script: Script, by_name: dict[str, list[Loader]]) -> Iterator[tuple[str, list[Loader]]]:
-    """Yield the names that loaders have inside functions of the script that they are given to."""
-    functions = {node.name: node.args.args for node in ast.walk(script.tree) if isinstance(node, ast.FunctionDef)}
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.Call) and name_of(node.func) in functions:
-            parameters = [one.arg for one in functions[name_of(node.func)]]
-            given = [*zip(parameters, node.args, strict=False), *((one.arg, one.value) for one in node.keywords)]
-            yield from ((name, by_name[root_of(value)]) for name, value in given if name and root_of(value) in by_name)
-
-
-def _names(target: ast.AST) -> Iterator[str]:
+def names_in(target: ast.AST) -> Iterator[str]:
     """Yield the names that an assignment to a target binds."""
     if isinstance(target, (ast.Tuple, ast.List)):
         for inner in target.elts:
-            yield from _names(inner)
+            yield from names_in(inner)
     elif isinstance(target, ast.Starred):
-        yield from _names(target.value)
+        yield from names_in(target.value)
     elif name_of(target):
         yield name_of(target)
 
@@ -418,7 +367,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _loaders(script: Script) -> Iterator[Loader]:
     assigned = {
-        id(inner): next(iter(_names(node.targets[0] if isinstance(node, ast.Assign) else node.target)), "")
+        id(inner): next(iter(names_in(node.targets[0] if isinstance(node, ast.Assign) else node.target)), "")
         for node in ast.walk(script.tree)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
         for inner in ast.walk(node.value)

@@ -95,6 +95,9 @@ def _opened(one: ClassOf, sample: Sample) -> Advice:
         return _with_keys(one)
     if any(read.own_key or (read.path == "PATH" and len(reads) < len(sample.parts)) for read in reads):
         return _samples_of_their_own(one, sample, reads)
+    if whole := [part.name for part in sample.parts if part.read is not None and part.read.index is None]:
+        why = f"{', '.join(whole)}: not a row of an array, but all of it in each sample, so it is stored once"
+        return stored_once(one, sample, why)
     if len(reads) < len(sample.parts) or len(_chosen(one, reads)) > 1 or not all(one.name for one in sample.parts):
         return stored_once(one, sample, "a sample is more than rows of these files, so it is stored once")
     if _ahead_of(one, reads) is None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from memload.cli.script import Advice, Loader, Script, Verdict, name_of
 from memload.cli.script_classes import of_class
 from memload.cli.script_names import lines_of_set, name_of_set, place_of
+from memload.cli.script_options import notes_of_options
 from memload.cli.script_transforms import sizes_of
 from memload.cli.script_values import folders_of, given_to
 
@@ -182,6 +183,7 @@ def _from_folders(script: Script, kind: str, call: ast.Call) -> Advice:
     notes = [size.partition("  # ")[2] for size in by_turn if "  # " in size]
     if folders == ["DIR"]:
         notes.append("DIR is one folder of the loader: a set of its own for each")
+    notes += notes_of_options(script, call)
     notes.append("labels are as before; what memload.open returns has no .classes")
     code = (_assigned(script, call, targets),)
     where = lines_of_set(script, call) if " for " in code[0] else place_of(script, call)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memload.cli.script import IN_FAST_LOADER, Advice, name_of
 from memload.cli.script_names import is_none, local_of, quoted
+from memload.cli.script_options import notes_of_options
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import is_composed, is_to_tensor, sizes_of
 from memload.cli.script_values import text_of
@@ -69,9 +70,8 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     if not form and sample.kind != "dict":
         notes.append('.as_tuple("image", "label") makes batches that are tuples')
     command = f"memload write --images {folder or 'DIR'}{labels}{size} {shlex.quote(one.shards + one.turn)}"
-    notes += [f"each dataset that this line makes has its own {one.turn[:-1]}: the command once for each"] * bool(
-        one.turn
-    )
+    told = f"each dataset that this line makes has its own {one.turn[:-1]}: the command once for each"
+    notes += [*[told] * bool(one.turn), *notes_of_options(one.script, one.call, one.made)]
     work = _transforms(one, sample, in_order if form and sample.kind == "tuple" else [])
     casts = [
         f"cast={{{quoted(renamed.get(heading, heading))}: {dtype}}}  {IN_FAST_LOADER}"

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from memload.cli.script import IN_FAST_LOADER, Loader, Loop, Script, Verdict, name_of, root_of
+from memload.cli.script import IN_FAST_LOADER, Loader, Script, Verdict, name_of, root_of
 from memload.cli.script_data import is_move
+from memload.cli.script_flow import Loop, loops_of
 from memload.cli.script_steps import Step, done_by, step_of
 
 _NUMBERS = frozenset(["float", "half", "bfloat16", "double"])
@@ -34,7 +35,7 @@ def work_of_loops(script: Script, verdict: Callable[[Loader], Verdict]) -> Itera
     """
     seen = set()
     casts: dict[tuple[int, ...], list[tuple[int, tuple[str, str]]]] = {}
-    for loop in sorted(script.loops(), key=lambda one: one.target.lineno):
+    for loop in sorted(loops_of(script), key=lambda one: one.target.lineno):
         calls = [
             node
             for statement in loop.body

@@ -23,8 +23,9 @@ from memload.cli.script_names import (
     quoted,
     stem_of,
 )
+from memload.cli.script_options import options_of, turn_by_run
 from memload.cli.script_steps import Step, step_of
-from memload.cli.script_values import text_of, turn_of
+from memload.cli.script_values import text_of
 
 FILES = frozenset(["h5py.File", "numpy.load", "numpy.memmap"])
 """What opens a file of arrays."""
@@ -143,8 +144,8 @@ class ClassOf:
 
     @property
     def turn(self) -> str:
-        """What a folder's name ends with, where the call makes several datasets."""
-        return turn_of(self.script, self.call)
+        """What a folder's name ends with, where the call makes several datasets, in one run or from run to run."""
+        return turn_by_run(self.script, self.call, self.made)
 
     def code_of(self, folder: str) -> str:
         """Return the code of a folder, in which each dataset that the call makes has one of its own."""
@@ -329,7 +330,7 @@ class ClassOf:
     def path_of(self, node: ast.expr, method: ast.FunctionDef, before: int) -> str:
         """Return the code of a path, outside of the class; "PATH" if it needs what is inside."""
         path = self.outside(node, method, before)
-        text = None if path is None else text_of(self.script, path)
+        text = None if path is None or options_of(self.script, path) else text_of(self.script, path)
         return "PATH" if path is None else ast.unparse(path) if text is None else quoted(text)
 
     def depends_on_row(self, node: ast.expr, method: ast.FunctionDef, before: int, depth: int = 0) -> bool:

@@ -7,6 +7,7 @@ import ast
 from memload.cli.script import Advice, name_of
 from memload.cli.script_collate import collate_of, name_in, of_padded
 from memload.cli.script_names import draws_random, free_name, is_generator, quoted
+from memload.cli.script_options import notes_of_options
 from memload.cli.script_reads import ClassOf, Sample
 from memload.cli.script_transforms import split_at_random
 
@@ -22,7 +23,7 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     collate = collate_of(one.script, one.call)
     notes = [*[why] * bool(why), _ONCE.format(one.shards_of_script.removeprefix("f").strip('"'))]
     named = "NAME: a text that tells the datasets of this line apart, since each has a folder of its own"
-    notes += [named] * ("NAME" in one.turn)
+    notes += [*[named] * ("NAME" in one.turn), *notes_of_options(one.script, one.call, one.made)]
     if draws(one):
         told = "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is"
         notes.append(f"{told} stored with them is the same in each epoch")

@@ -174,10 +174,16 @@ def given_to(script: Script, node: ast.expr) -> list[ast.expr]:
     return []
 
 
-def _defaults_of_option(script: Script, name: str) -> Iterator[ast.expr]:
-    """Yield the default of an option that `add_argument` of argparse declares, for `args.NAME`."""
+def declarations_of(script: Script, option: str) -> Iterator[ast.Call]:
+    """Yield the calls of `add_argument` of argparse that declare an option, for `args.NAME`."""
     for node in ast.walk(script.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             flags = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            if name in [flag.lstrip("-").replace("-", "_") for flag in flags]:
-                yield from (one.value for one in node.keywords if one.arg == "default")
+            if option in [flag.lstrip("-").replace("-", "_") for flag in flags]:
+                yield node
+
+
+def _defaults_of_option(script: Script, name: str) -> Iterator[ast.expr]:
+    """Yield the default of an option of the command line."""
+    for call in declarations_of(script, name):
+        yield from (one.value for one in call.keywords if one.arg == "default")

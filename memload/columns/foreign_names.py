@@ -1,8 +1,13 @@
-"""Names of other libraries for methods of a dataset, so that an AttributeError can name memload's own."""
+"""Messages of an AttributeError that say what to do instead.
+
+a dataset:          names of other libraries for its methods
+a grouped dataset:  these, and methods of a single dataset
+a mapped dataset:   methods of what is mapped"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 _FIELDS = "the names of the fields are list(ds.fields)"
 _ROWS = "rows are chosen by ds.select(rows), with row numbers or one bool for each row"
@@ -45,18 +50,63 @@ _INSTEAD = {
     "cache": "ds.with_tier(...) keeps rows in memory, and ds.map(fn).cache(...) results",
 }
 
+_EACH = "{name: one.%s for name, one in ds.members.items()}"
+_JOINED = "each dataset gets it before they are joined, memload.concat(" + _EACH + ")"
+_ROWS_ARE = "rows are dicts with dataset_idx; ds.members[name].%s is one dataset with other rows, and batch_transform= "
+_PARTS = "of the loader gets the dict of each group"
+_OF_GROUPS = {
+    "with_lags": _JOINED % "with_lags(...)",
+    "windows": _JOINED % "windows(...)",
+    "with_ragged": _JOINED % "with_ragged(...)",
+    "only": _ROWS_ARE % "only(...)" + _PARTS,
+    "as_tuple": _ROWS_ARE % "as_tuple(...)" + _PARTS,
+    "layout": "rows are dicts in every grouped dataset",
+    "concat": 'memload.concat({**ds.members, "other": other}) joins one more',
+    "lengths": "ds.members[name].lengths(...) are those of one dataset",
+    "stats": "ds.members[name].stats() are those of one dataset, and loader.stats() those of a loader",
+    "tier_reason": _EACH % "tier_reason",
+    "borders": _EACH % "borders",
+    "fields": _EACH % "fields",
+    **dict.fromkeys(("keys", "columns", "column_names"), _EACH % "fields"),
+    **dict.fromkeys(("features", "dtypes", "shape"), _EACH % "fields" + " have dtypes and shapes"),
+    **dict.fromkeys(("to", "cuda"), "device= of the loader moves batches, and ds.members[name] can lie on a GPU"),
+    **dict.fromkeys(("save", "save_to_disk", "memmap"), "memload.write(path, ds.members[name]) stores one dataset"),
+}
 
-def no_attribute(owner: object, name: str, fields: Collection[str]) -> AttributeError | None:
-    """Return the error for an attribute that other libraries have, with memload's equivalent; None for other names.
 
-    Args:
-        owner: the object without such an attribute.
-        name: the name of the attribute.
-        fields: the names of the owner's fields.
-    """
-    instead = f"ds.only({name!r}) is the dataset of that field, and ds[i][{name!r}] is it in row i"
-    if name not in fields:
-        instead = _INSTEAD.get(name, "")
-    if not instead:
-        return None
-    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}: {instead}", name=name, obj=owner)
+def instead_of(dataset: object, name: str) -> str:
+    """Return what a dataset has instead of an attribute that other libraries have, or an empty text."""
+    if name in vars(dataset).get("fields", ()):
+        return f"ds.only({name!r}) is the dataset of that field, and ds[i][{name!r}] is it in row i"
+    return _INSTEAD.get(name, "")
+
+
+def instead_of_grouped(dataset: object, name: str) -> str:
+    """Return what a grouped dataset has instead of an attribute of a dataset or of other libraries, or ''."""
+    if any(name in member.fields for member in vars(dataset).get("members", {}).values()):
+        return f"ds[i][{name!r}] is that field in row i, and ds.members[name].only({name!r}) the dataset of it"
+    return _OF_GROUPS.get(name) or _INSTEAD.get(name, "")
+
+
+def instead_of_mapped(dataset: object, name: str) -> str:
+    """Return where a mapped dataset has an attribute of what it maps, or an empty text."""
+    base = vars(dataset).get("base")
+    if name.startswith("_") or not (hasattr(type(base), name) or name in getattr(base, "__dict__", ())):
+        return ""
+    called = f"{name}(...)" if callable(getattr(type(base), name, None)) else name
+    return f"what is mapped has it, ds.base.{called}; fields and windows are chosen before .map(fn)"
+
+
+class SaysInstead:
+    """A class whose missing attributes say what there is instead."""
+
+    _instead_of: ClassVar[Callable[[Any, str], str]]
+    """Returns what there is instead of an attribute of that name, or an empty text."""
+
+    if not TYPE_CHECKING:  # type checkers know the attributes that there are
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("__") and (instead := self._instead_of(name)):
+                words = f"{type(self).__name__!r} object has no attribute {name!r}: {instead}"
+                raise AttributeError(words, name=name, obj=self)
+            return object.__getattribute__(self, name)  # raises the original AttributeError

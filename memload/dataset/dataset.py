@@ -24,7 +24,7 @@ from memload.columns.fields import (
     not_a_dataset,
     renamed,
 )
-from memload.columns.foreign_names import no_attribute
+from memload.columns.foreign_names import SaysInstead, instead_of
 from memload.columns.html_tables import fields_table
 from memload.columns.numbers import as_indices, from_end, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_fields import HasRaggedFields, forms_of_fields
@@ -48,7 +48,7 @@ Layout = Literal["dict", "tuple", "only"]
 
 @answers_by("_arranged")
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset(Tiered, Windowed, HasRaggedFields, torch.utils.data.Dataset[Any]):
+class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.Dataset[Any]):
     """A torch dataset of named fields that reads rows in place and is cheap to reorder, split and join.
 
     `memload.open` and `memload.from_arrays` make datasets. A dataset is immutable: `select`, `split`, `concat` and
@@ -79,6 +79,8 @@ class Dataset(Tiered, Windowed, HasRaggedFields, torch.utils.data.Dataset[Any]):
 
     _of_graphs: ClassVar[bool] = False
     """Whether samples are graphs, as PyTorch Geometric has them."""
+
+    _instead_of = instead_of
 
     _collate_fn: ClassVar[Callable[..., Any] | None] = None
     """The collate function that these samples need; None: torch's default_collate makes their batches."""
@@ -311,14 +313,6 @@ class Dataset(Tiered, Windowed, HasRaggedFields, torch.utils.data.Dataset[Any]):
         if self.names and TAG in names:
             raise ValueError(f"rename: {TAG!r} says which of the joined datasets a row comes from, and keeps its name")
         return replace(self, fields=made)
-
-    def __getattr__(self, name: str) -> Any:
-        if (error := no_attribute(self, name, vars(self).get("fields", ()))) is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback refers to this frame, which would keep the error and the dataset alive
-        return object.__getattribute__(self, name)  # raises the original AttributeError
 
     def __repr__(self) -> str:
         name_width = max(map(len, self.fields))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
 from memload.columns.fields import TAG, check_name, not_a_dataset
+from memload.columns.foreign_names import SaysInstead, instead_of_grouped
 from memload.columns.html_tables import members_table
 from memload.columns.numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_forms import taken
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @answers_by("locate", attributes=["members"])
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class GroupedDataset(SaysInstead, torch.utils.data.Dataset[dict[str, Any]]):
     """Rows of several datasets that differ in fields or shapes, each row with the number of its dataset.
 
     ``memload.concat({"name": dataset, ...})`` makes it. It is immutable. ``ds[i]`` is a dict of freshly read tensors
@@ -66,6 +67,8 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     )
     """The reason why the engine does not call functions of these samples."""
 
+    _instead_of = instead_of_grouped
+
     def __post_init__(self) -> None:
         for name, member in self.members.items():
             _check_member(name, member)
@@ -91,10 +94,8 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return int(self.starts[-1]) if self.rows is None else len(self.rows)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
-        row = np.array([row_number(index, len(self))], dtype=np.int64)
-        (tag,), (inner,) = self.locate(row)
-        sample = list(self.members.values())[tag][inner]
-        made: dict[str, Any] = tagged(sample, int(tag))
+        (tag,), (inner,) = self.locate(np.array([row_number(index, len(self))], dtype=np.int64))
+        made: dict[str, Any] = tagged(list(self.members.values())[tag][inner], int(tag))
         return made
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -286,10 +287,9 @@ def concat(*datasets: Any) -> Any:
     """
     from memload.dataset.float32_view import Float32View
 
-    members: list[Any] = list(datasets)
     named = len(datasets) == 1 and isinstance(datasets[0], Mapping)
-    if len(datasets) == 1 and not named and isinstance(datasets[0], Iterable):
-        members = list(datasets[0])
+    in_one = len(datasets) == 1 and not named and isinstance(datasets[0], Iterable)
+    members: list[Any] = list(datasets[0] if in_one else datasets)
     by_name: Mapping[Any, Any] = datasets[0] if named else dict(enumerate(members))
     for member in by_name.values():
         if (joined := getattr(type(member), "__memload_concat__", None)) is not None:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from memload.columns.fields import TAG
+from memload.columns.foreign_names import SaysInstead, instead_of_mapped
 from memload.columns.ragged_samples import tagged
 from memload.engine.gather_spec import GatherSpec, NotNative
 from memload.engine.layout import Graphs
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @answers_by("fn", attributes=["base", "in_processes"])
-class MappedDataset(Dataset[Any]):
+class MappedDataset(SaysInstead, Dataset[Any]):
     """A dataset whose sample ``i`` is ``fn(base[i])``, made by ``ds.map(fn)`` or over any map-style dataset.
 
     If the base is native, a `FastLoader` gathers its rows natively and runs ``fn`` ahead of the loop in background
@@ -53,6 +54,8 @@ class MappedDataset(Dataset[Any]):
         >>> [batch.tolist() for batch in memload.FastLoader(ds, batch_size=2)]
         [[0, 2], [4, 6]]
     """
+
+    _instead_of = instead_of_mapped
 
     def __init__(self, base: Any, fn: Callable[[Any], Any], *, in_processes: bool = False) -> None:
         if not callable(fn):

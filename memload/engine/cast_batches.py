@@ -168,11 +168,10 @@ def cast_batch(
 def check_groups(casts: Mapping[Any, Cast]) -> None:
     """Raise ValueError if a cast is none that can be done to batches by groups."""
     for key, cast in casts.items():
-        if cast.places:
+        if cast.augment is not None:
             raise ValueError(
-                f"the field {key!r}: batches by groups are neither cropped, flipped nor laid out anew: give "
-                'layout="channels_last" in place of "NCHW", which has the same shape (B, C, H, W), and do what '
-                "augment= would in batch_transform="
+                f"the field {key!r}: batches by groups are neither cropped, resized nor flipped: do what augment= "
+                "would in batch_transform=, which gets the list of groups"
             )
 
 

@@ -82,8 +82,9 @@ def compute_batch_size(
             backward pass of its own. Default: the ``loss`` that the model returns, or the mean of its result for the
             batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). Give the real
             criterion, since it takes memory, too.
-        optimizer: one or several; their class and settings determine the bytes of their states. Parameters that belong
-            to no model, such as those of a loss, count too.
+        optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is called with the
+            trained parameters. Classes and settings determine the bytes of their states. Parameters of an optimizer
+            that belong to no model, such as those of a loss, count too.
         teacher: a module, or several, that are only run forward; their weights count.
         limit: bytes to plan for, such as "24GB"; for "cuda" also the name of a GPU, such as "T4". Default: the memory
             of the device; on a CPU: the bytes that this process may still take, divided among the processes of the

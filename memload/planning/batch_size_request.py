@@ -128,7 +128,7 @@ def setting_of(
 ) -> BatchSizeRequest:
     """Return the checked arguments of `compute_batch_size`; `bounds` are those of `bounds_of`."""
     models, teachers = modules_of(trained.model), [] if trained.teacher is None else modules_of(trained.teacher)
-    optimizers = optimizers_of(trained.optimizer)
+    optimizers = optimizers_of(trained.optimizer, models)
     limit, here = memory.limit, device_of(models)
     target = torch.device(memory.device) if memory.device is not None else here
     own = model_bytes(models, optimizers, device_type=target.type)

@@ -16,12 +16,13 @@ import torch
 
 from memload.device.memory import OperationPeaks
 from memload.planning.allocations import Allocations, Timeline, Told, nbytes_of, no_collection, storages
-from memload.planning.optimizer_bytes import optimizer_bytes
+from memload.planning.optimizer_bytes import optimizer_bytes, optimizer_over
 from memload.sizes import format_size
 
 Modules = torch.nn.Module | Iterable[torch.nn.Module] | Mapping[Any, torch.nn.Module]
 Loss = Callable[[], Any]
-Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | Mapping[Any, torch.optim.Optimizer] | None
+OneOptimizer = torch.optim.Optimizer | Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+Optimizers = OneOptimizer | Iterable[OneOptimizer] | Mapping[Any, OneOptimizer] | None
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,13 @@ def model_bytes(models: Modules, optimizers: Optimizers = None, *, device_type: 
     Args:
         models: one module, or several in a list or dict, on any device, "meta" included. Parameters without
             ``requires_grad`` have no gradients.
-        optimizers: none, one or several, as `memload.planning.optimizer_bytes.optimizer_bytes` takes them.
+        optimizers: none, one or several: instances as `memload.planning.optimizer_bytes.optimizer_bytes` takes them,
+            or what `optimizers_of` makes such of.
         device_type: the type of the device on which they will run.
 
     Raises:
-        TypeError: an argument is neither a module nor an optimizer, nor a list or dict of such.
+        TypeError: an argument is neither a module nor an optimizer, nor a list or dict of such; or no optimizer can be
+            made of a class or function.
         ValueError: the state of an optimizer cannot be computed beforehand.
 
     Example:
@@ -84,7 +87,7 @@ def model_bytes(models: Modules, optimizers: Optimizers = None, *, device_type: 
         1.03 MB: parameters 2.6 kB (and embeddings 256 kB), buffers 0 B, gradients 259 kB, optimizer 517 kB
     """
     modules = modules_of(models)
-    own = optimizers_of(optimizers)
+    own = optimizers_of(optimizers, modules)
     steps = [optimizer_bytes(optimizer, device_type=device_type) for optimizer in own]
     tables = list(_embeddings(modules))
     parameters = nbytes_of(p for module in modules for p in module.parameters())
@@ -262,28 +265,47 @@ def gradients_set_aside(parameters: Iterable[torch.Tensor], *, zeros: bool = Fal
 
 def modules_of(models: Modules) -> list[torch.nn.Module]:
     """Return the modules of a module, or of a list or dict of modules."""
-    return _several(models, torch.nn.Module, "model", "torch.nn.Module")
-
-
-def optimizers_of(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of an optimizer, or of a list or dict of optimizers; none for None."""
-    return [] if optimizers is None else _several(optimizers, torch.optim.Optimizer, "optimizer", "torch optimizer")
-
-
-def _several(given: Any, kind: Any, name: str, called: str) -> list[Any]:
-    several = [given] if isinstance(given, kind) else given
-    if isinstance(several, Mapping):
-        several = several.values()
-    if isinstance(given, type):
-        made = f"{given.__name__}(model.parameters())" if kind is torch.optim.Optimizer else f"{given.__name__}(...)"
-        raise TypeError(f"{name} must be a {called}, or a list or dict of such, got a class: give {made}")
+    needed = "model must be a torch.nn.Module, or a list or dict of such, got"
+    if isinstance(models, type):
+        raise TypeError(f"{needed} a class: give {models.__name__}(...)")
+    several: Any = [models] if isinstance(models, torch.nn.Module) else models
+    several = several.values() if isinstance(several, Mapping) else several
     if not isinstance(several, Iterable):
-        raise TypeError(f"{name} must be a {called}, or a list or dict of such, got {type(given).__name__}")
+        raise TypeError(f"{needed} {type(models).__name__}")
     found = list(several)
     for one in found:
-        if not isinstance(one, kind):
-            raise TypeError(f"{name} must be a {called}, or a list or dict of such, got one of {type(one).__name__}")
+        if not isinstance(one, torch.nn.Module):
+            raise TypeError(f"{needed} one of {type(one).__name__}")
     return found
+
+
+def optimizers_of(optimizers: Optimizers, modules: Sequence[torch.nn.Module]) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of an optimizer, or of a list or dict of optimizers; none for None.
+
+    A class, or a function of parameters, is called with the trained parameters of all modules; as many of them as
+    modules get those of one module each.
+
+    Raises:
+        TypeError: one is neither, or makes no optimizer of these parameters.
+    """
+    if optimizers is None:
+        return []
+    several: Any = optimizers.values() if isinstance(optimizers, Mapping) else optimizers
+    if callable(several) or isinstance(several, torch.optim.Optimizer) or not isinstance(several, Iterable):
+        several = [several]
+    several = list(several)
+    one_each = len(several) == len(modules)
+    return [
+        one
+        if isinstance(one, torch.optim.Optimizer)
+        else optimizer_over(one, trained_parameters([modules[k]] if one_each else modules))
+        for k, one in enumerate(several)
+    ]
+
+
+def trained_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
+    """Return the parameters of modules that get gradients, each once."""
+    return list({id(p): p for module in modules for p in module.parameters() if p.requires_grad}.values())
 
 
 def _embeddings(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Embedding | torch.nn.EmbeddingBag]:
@@ -294,8 +316,7 @@ def _embeddings(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Embeddi
 
 
 def _gradients(modules: Iterable[torch.nn.Module], sparse: set[int]) -> int:
-    trained = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
-    return sum(p.numel() * p.element_size() for key, p in trained.items() if key not in sparse)
+    return sum(p.numel() * p.element_size() for p in trained_parameters(modules) if id(p) not in sparse)
 
 
 def _buckets(modules: Iterable[torch.nn.Module]) -> int:

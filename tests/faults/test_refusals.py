@@ -83,6 +83,44 @@ def test_what_such_messages_name_is_there(ds):
     assert not any(hasattr(ds, name) for name in _INSTEAD)
 
 
+@pytest.fixture
+def both(ds):
+    return memload.concat({"a": ds, "b": memload.from_arrays(other=np.arange(3))})
+
+
+def public(dataset):
+    return {name for name in [*dir(dataset), "fields", "borders"] if not name.startswith("_")}
+
+
+def test_what_a_grouped_or_mapped_dataset_lacks_of_a_dataset_says_what_to_do_instead(ds, both):
+    for lacking in (both, ds.map(len)):
+        for name in public(ds) - public(lacking):
+            with pytest.raises(AttributeError, match=rf"object has no attribute '{name}': .*{name}|rows are dicts in"):
+                getattr(lacking, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("with_lags", r"before they are joined, memload\.concat\({name: one\.with_lags\(\.\.\.\) for"),
+        ("only", r"ds\.members\[name\]\.only\(\.\.\.\)"), ("other", r"ds\.members\[name\]\.only\('other'\)"),
+        ("column_names", r"one\.fields for name, one in ds\.members"), ("shuffle", "shuffle=True"),
+    ],
+)  # fmt: skip
+def test_what_else_a_grouped_dataset_has(both, name, words):
+    with pytest.raises(AttributeError, match=f"'GroupedDataset' object has no attribute '{name}': .*{words}"):
+        getattr(both, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'robots'$"):
+        _ = both.robots
+
+
+def test_what_a_mapped_dataset_lacks_is_found_where_it_is(ds):
+    with pytest.raises(AttributeError, match=r"'MappedDataset' object has no attribute 'only': .*ds\.base\.only\("):
+        ds.map(len).only("robs")
+    with pytest.raises(AttributeError, match=r"no attribute 'robots'$"):
+        _ = ds.map(len).robots
+
+
 def test_other_names_are_missing_as_ever(ds):
     with pytest.raises(AttributeError, match=r"object has no attribute 'robots'$"):
         _ = ds.robots

@@ -101,6 +101,38 @@ for a, in loader:
     assert [why == "likewise" for _, why in loops] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("makes", "calls", "lines"),
+    [
+        ("    return train, DataLoader(TensorDataset(y))", "one, other = made()", [(4,), (5,)]),
+        ("    other = DataLoader(TensorDataset(y))\n    return (train, other)", "one, other = made()", [(4,), (5,)]),
+        ("    return {'train': train}", "one = made()['train']\nother = one", [(4,), (4,)]),
+        ("    return train", "one = made()\nother = given(one)", [(4,), (4,)]),
+    ],
+)
+def test_loops_over_what_functions_return_are_those_of_their_loaders(tmp_path, makes, calls, lines):
+    text = f"""{HEAD.strip()}
+def made():
+    train = DataLoader(TensorDataset(x))
+{makes}
+def given(loader):
+    return loader
+{calls}
+for a, in one:
+    a = a.float()
+for a, in other:
+    a = a.cuda()
+"""
+    lines = [tuple(line + text.splitlines().index("def made():") - 2 for line in one) for one in lines]
+    loops = {one.code: one.of for one in found(tmp_path, text) if one.about == "loop"}
+    assert loops == {"a = a.float()": lines[0], "a = a.cuda()": lines[1]}
+
+
+def test_loops_over_the_call_of_a_function_are_those_of_what_it_returns(tmp_path):
+    text = f"{HEAD}def made():\n    return DataLoader(TensorDataset(x))\nfor a, in made():\n    a = a.cuda()\n"
+    assert [one.change for one in found(tmp_path, text) if one.about == "loop"] == [('device="cuda"  # in FastLoader',)]
+
+
 # Folders
 
 

@@ -451,6 +451,29 @@ def test_a_class_with_fewer_samples_than_rows_says_so(files):
     )
 
 
+@pytest.mark.parametrize("returned", ["self.x[i], float(self.mean)", '{"x": self.x[i], "mean": self.mean}'])
+def test_what_a_file_has_once_is_no_row_of_it(files, returned):
+    np.savez("rows.npz", x=np.arange(60).reshape(20, 3), mean=np.float32(0.3))
+    text = f"""{HEAD}
+class Rows(Dataset):
+    def __init__(self, path):
+        self.file = np.load(path)
+        self.x, self.mean = self.file["x"], self.file["mean"]
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return {returned}
+data = Rows("rows.npz")
+loader = DataLoader(data, batch_size=4)
+"""
+    assert any(note.startswith("mean: not a row of an array") for note in told_of(text).notes)
+    exec(text, names := {"memload": memload})
+    exec("\n".join(told_of(text).change), names)
+    loader = memload.FastLoader(names["data"], batch_size=4)
+    assert loader.engine == "native"
+    torch.testing.assert_close(batches_of(loader), batches_of(names["loader"]), rtol=0, atol=0)
+
+
 # Collate functions
 
 

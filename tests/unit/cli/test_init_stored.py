@@ -254,3 +254,73 @@ def test_datasets_of_a_comprehension_are_made_by_a_function():
     loader = memload.FastLoader(names["data"], batch_size=6)
     assert loader.engine == "native", loader.why
     assert [batch["x"][:, 0].tolist() for batch in loader] == [[1, 1, 1, 5, 5, 5]]
+
+
+OF_RUNS = """
+import argparse
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Rows(Dataset):
+    def __init__(self, split, root=""):
+        self.first = {"train": 1, "test": 5}[split]
+    def __len__(self):
+        return 3
+    def __getitem__(self, i):
+        return {"x": torch.tensor([self.first, i])}
+class Settled(Dataset):
+    def __init__(self, settings):
+        self.first = {"train": 1, "test": 5}[settings.split]
+    def __len__(self):
+        return 3
+    def __getitem__(self, i):
+        return {"x": torch.tensor([self.first, i])}
+parser = argparse.ArgumentParser()
+parser.add_argument("--split", default="train"DECLARED)
+parser.add_argument("--root", default="photos")
+args = parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize("declared", ["", ', choices=["train", "test"]'])
+@pytest.mark.parametrize(
+    "making",
+    [
+        "data = Rows(args.split)\nloader = DataLoader(data)",
+        "split = args.split\ndata = Rows(split=split)\nloader = DataLoader(data)",
+        "def made(kind):\n    data = Rows(kind)\n    return DataLoader(data)\nloader = made(args.split)",
+        "def made(options):\n    data = Rows(options.split)\n    return DataLoader(data)\nloader = made(args)",
+        "data = Settled(args)\nloader = DataLoader(data)",
+    ],
+)
+def test_a_dataset_of_an_option_of_the_command_line_is_not_that_of_another_value(making, declared, monkeypatch):
+    text = f"{OF_RUNS.replace('DECLARED', declared)}{making}\n"
+    (one,) = advised(text)
+    lines, place = text.splitlines(), int(one.where.removeprefix("in the place of line ")) - 1
+    indent = " " * (len(lines[place]) - len(lines[place].lstrip()))
+    lines[place : place + 1] = [f"{indent}{line}" for code in one.change for line in code.splitlines()]
+    for split, first in [("train", 1), ("test", 5)] * 2:
+        monkeypatch.setattr("sys.argv", ["train.py", "--split", split])
+        exec("\n".join(lines), names := {"memload": memload})
+        assert names["loader"].dataset[0]["x"][0].item() == first
+
+
+@pytest.mark.parametrize(
+    ("making", "code"),
+    [
+        ("data = Rows('train', args.root)", "args.root"),
+        ("import sys\ndata = Rows(sys.argv[1])", "sys.argv[1]"),
+        ("import os\nsplit = os.environ['SPLIT']\ndata = Rows(split)", "os.environ['SPLIT']"),
+        ("data = Rows(**vars(args))", "args"),
+        ("from torchvision import datasets\ndata = datasets.ImageFolder(args.root)", "args.root"),
+    ],
+)
+def test_what_changes_a_dataset_and_cannot_name_its_folder_is_said(making, code):
+    (one,) = advised(f"{OF_RUNS.replace('DECLARED', '')}{making}\nloader = DataLoader(data)\n")
+    assert f"{code} may change the data, and not the folder: give each value a folder of its own" in one.notes
+
+
+def test_a_file_of_an_option_is_opened_by_it():
+    text = OF_RUNS.replace("DECLARED", "").replace("self.first =", "self.file = np.load(f'{split}.npy')  #")
+    text = f"import numpy as np\n{text.replace('torch.tensor([self.first, i])', 'self.file[i]')}"
+    (one,) = advised(f"{text}data = Rows(args.split)\nloader = DataLoader(data)\n")
+    assert one.change == ("data = memload.open(f'{args.split}.npy', field=\"x\")",)

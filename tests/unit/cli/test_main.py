@@ -391,6 +391,41 @@ def complete(script, *words):
     return set(done.stdout.split())
 
 
+def test_fish_gets_commands_choices_files_and_folders(capsys):
+    assert main(["completion", "fish"]) == 0
+    script = capsys.readouterr().out
+    for name, one in COMMANDS.items():
+        (line,) = [line for line in script.splitlines() if f" -a {name} -d " in line]
+        assert line.startswith(f"complete -c memload -n 'not __fish_seen_subcommand_from {' '.join(COMMANDS)}'"), one
+    of_write = "complete -c memload -n '__fish_seen_subcommand_from write'"
+    assert f"{of_write} -l fit -x -a 'stretch crop pad' -d " in script
+    assert f"{of_write} -l images -x -a '(__fish_complete_directories)' -d " in script
+    assert f"{of_write} -l mask -r -F -d " in script
+    assert f"{of_write} -l anew -d " in script
+    assert f"{of_write} -F -d " in script
+    inner = "__fish_seen_subcommand_from cache; and __fish_seen_subcommand_from rm"
+    assert f"complete -c memload -n '{inner}' -l unfinished -d 'those that were interrupted'" in script
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="completion is tried in fish")
+def test_fish_offers_what_the_parsers_take(folder, capsys):
+    assert main(["completion", "fish"]) == 0
+    (folder / "memload.fish").write_text(capsys.readouterr().out)
+
+    def offered(line):
+        program = f"source memload.fish; complete -C '{line}'"
+        done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return {one.partition("\t")[0] for one in done.stdout.splitlines()}
+
+    assert offered("memload ") == set(COMMANDS)
+    assert offered("memload cache ") == {"list", "rm"}
+    assert offered("memload cache rm --un") == {"--unfinished"}
+    assert offered("memload completion ") == {"bash", "zsh", "fish", "tcsh"}
+    assert {"set/", "x.npy"} <= offered("memload info ")
+    assert "x.npy" not in offered("memload write --images ")
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="completion is tried in bash")
 def test_bash_completes_commands_options_and_files(folder, capsys):
     assert main(["completion", "bash"]) == 0

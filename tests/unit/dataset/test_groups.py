@@ -13,6 +13,7 @@ from blocked import threads_left, threads_of_memload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from same_rows import OneByOne
+from simulated import SimulatedInterface
 from strategies import as_bytes, random_tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
@@ -561,13 +562,42 @@ def test_what_is_written_to_one_group_is_no_change_of_another_to_autograd(loader
     assert weight.grad.tolist() == [4, 4]
 
 
-def test_images_of_groups_come_in_planes_by_channels_last_which_the_error_of_nchw_names():
-    images = {size: torch.randint(0, 256, (3, size, size, 3), dtype=torch.uint8) for size in (4, 5)}
-    both = memload.concat({f"of {size}": memload.from_arrays(image=pixels) for size, pixels in images.items()})
-    rule = memload.Cast(torch.float32, channels=-1, layout="NCHW")
-    with pytest.raises(ValueError, match=r"'image': .*give layout=\"channels_last\" in place of \"NCHW\""):
-        memload.FastLoader(both, batch_size=6, collate_fn=memload.group_collate, cast={"image": rule})
-    rule = memload.Cast(torch.float32, channels=-1, layout="channels_last")
-    (groups,) = memload.FastLoader(both, batch_size=6, collate_fn=memload.group_collate, cast={"image": rule})
-    for group, pixels in zip(groups, images.values(), strict=True):
-        assert torch.equal(group["image"], pixels.permute(0, 3, 1, 2).float())
+def images(*sizes):
+    """Datasets of 20 images each, of these sizes, which have the rows of one stream of random numbers."""
+    draw = torch.Generator().manual_seed(0)
+    pixels = {f"{k}, {size}": torch.randint(0, 256, (20, size, 7, 3), generator=draw) for k, size in enumerate(sizes)}
+    return {name: memload.from_arrays(image=one.byte(), number=torch.arange(20)) for name, one in pixels.items()}
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "channels_last"])
+@pytest.mark.parametrize("where", ["native", "of one form", "torch", "device"])
+def test_images_of_groups_are_laid_out_as_those_of_single_rows(layout, where):
+    members = images(5, 5) if where == "of one form" else images(4, 5)
+    joined = memload.concat(members)
+    rule = memload.Cast(torch.float16, mean=(3, 90, 7), std=61, channels=-1, layout=layout)
+    options = {"shuffle": True, "collate_fn": memload.group_collate, "cast": {"image": rule}}
+    device = SimulatedInterface() if where == "device" else None
+    options |= {"device": device} if device else {}
+    loader = memload.FastLoader(joined.map(lambda row: row) if where == "torch" else joined, batch_size=6, **options)
+    assert loader.engine == ("torch" if where == "torch" else "native")
+    rows = {
+        name: [row["image"] for row in memload.FastLoader(member, batch_size=1, cast={"image": rule})]
+        for name, member in members.items()
+    }
+    seen = 0
+    for group in (group for batch in loader for group in batch):
+        for tensor in group.values() if device else ():
+            device.read(tensor)()  # waits until it is there
+        (name,) = {joined.names[k] for k in group["dataset_idx"].tolist()}
+        assert torch.equal(group["image"], torch.cat([rows[name][k] for k in group["number"].tolist()]))
+        form = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+        assert group["image"].is_contiguous(memory_format=form)
+        seen += len(group["image"])
+    assert seen == 40
+
+
+def test_images_of_groups_are_not_augmented_and_the_error_says_what_to_do():
+    rule = memload.Cast(torch.float32, augment=memload.Augment(flip=0.5))
+    words = "'image': .*neither cropped, resized nor flipped: do what augment= would in batch_transform="
+    with pytest.raises(ValueError, match=words):
+        memload.FastLoader(memload.concat(images(4, 5)), 6, collate_fn=memload.group_collate, cast={"image": rule})

@@ -396,6 +396,22 @@ def test_joined_sessions_draw_their_starts_anew_in_each_pass():
         memload.to_device(a, "cpu")
 
 
+@pytest.mark.parametrize("by", ["interval", "angle", "word"])
+@pytest.mark.parametrize("random", [False, 2])
+def test_slices_are_split_by_what_their_intervals_have(by, random):
+    table = {"start": np.arange(10) * 5 + 2.0, "stop": np.arange(10) * 5 + 6.0, "angle": [k % 5 for k in range(10)]}
+    trials = {"trials": {**table, "word": [f"w{k % 4}" for k in range(10)]}}
+    slices = (
+        session(intervals=trials).only("stim").slices(1.0, within="trials", columns=["angle", "word"], random=random)
+    )
+    parts = [part.select(range(len(part))) for part in slices.split(0.6, 0, by=by)]
+    keys = [[row[by] if by == "word" else int(row[by]) for row in part] for part in parts]
+    assert not set(keys[0]) & set(keys[1])
+    assert len(keys[0]) + len(keys[1]) == len(slices)
+    read = [[int(number) for batch in FastLoader(part, 4) for number in batch["interval"]] for part in parts]
+    assert read == [[int(row["interval"]) for row in part] for part in parts]
+
+
 def test_parts_of_intervals_share_no_time():
     recording = session()
     parts = recording.intervals["trials"].split(train=0.6, valid=0.2, test=0.2, seed=3)

@@ -843,3 +843,19 @@ def test_what_is_in_flight_is_bounded():
         for one in begun:
             rate.end(one, 8 << 20)
     assert rate.target == MOST_IN_FLIGHT
+
+
+@pytest.mark.parametrize("options", [{}, {"codec": "lz4"}], ids=str)
+@pytest.mark.parametrize("by", ["subject", "word", "keys"])
+def test_rows_of_a_store_are_split_by_a_field_as_local_ones_are(tmp_path, options, by):
+    subject = np.random.default_rng(0).integers(0, 20, 1000)
+    rows = {"x": np.arange(4000).reshape(1000, 4), "subject": subject, "word": [f"s{one}" for one in subject]}
+    memload.write(f"file://{tmp_path}/store", rows, shard_bytes="16kB", progress=False, **options)
+    memload.write(tmp_path / "local", rows, progress=False)
+    key = subject if by == "keys" else by
+    local, remote = (memload.open(place) for place in (tmp_path / "local", f"file://{tmp_path}/store"))
+    for one, other in zip(local.split(0.8, 3, by=key), remote.split(0.8, 3, by=key), strict=True):
+        read = [torch.cat([batch["x"] for batch in memload.FastLoader(part, 64)]) for part in (one, other)]
+        assert torch.equal(*read)
+    train, test = ({int(row["subject"]) for row in part} for part in remote.split(0.8, 3, by=key))
+    assert (train & test, len(train | test)) == (set(), 20)

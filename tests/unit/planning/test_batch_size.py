@@ -20,7 +20,7 @@ from memload.planning.allocations import Allocations
 from memload.planning.batch_size import largest
 from memload.planning.loader_slots import slots_of
 from memload.planning.measuring import measured, without_memory
-from memload.planning.model_bytes import activation_bytes
+from memload.planning.model_bytes import activation_bytes, model_bytes
 from memload.planning.steps import losses_of
 from memload.planning.variants import kind_of
 
@@ -454,24 +454,65 @@ def test_a_budget_says_on_few_lines_where_the_memory_goes():
 
 
 @pytest.mark.parametrize(
-    ("sample", "arguments", "words"),
+    ("sample", "words"),
     [
         (
             (torch.rand(4, 8), torch.rand(4, 8)),
-            {},
             "the first of the 2 parts of a batch, .* 'other': give loss=, a fun",
         ),
-        ({"x": torch.rand(4, 8), "y": torch.rand(4)}, {}, "was given the fields x of a batch, .* 'other': give loss="),
-        (torch.rand(4, 8), {"optimizer": torch.optim.Adam}, r"got a class: give Adam\(model.parameters\(\)\)"),
+        ({"x": torch.rand(4, 8), "y": torch.rand(4)}, "was given the fields x of a batch, .* 'other': give loss="),
     ],
 )
-def test_a_batch_that_the_model_does_not_take_and_a_class_are_told_with_what_to_give(sample, arguments, words):
+def test_a_batch_that_the_model_does_not_take_is_told_with_what_to_give(sample, words):
     class Two(nn.Linear):
         def forward(self, x, other):
             return super().forward(x + other)
 
     with pytest.raises(TypeError, match=words):
-        memload.compute_batch_size(Two(8, 8), sample, "cpu", **arguments)
+        memload.compute_batch_size(Two(8, 8), sample, "cpu")
+
+
+ADAM = torch.optim.Adam
+
+
+@pytest.mark.parametrize(
+    "given", [ADAM, functools.partial(ADAM, lr=0.1), lambda parameters: ADAM(parameters), [ADAM], {"one": ADAM}]
+)
+@pytest.mark.parametrize("mode", ["static", "trial"])
+def test_an_optimizer_is_taken_as_its_class_or_a_function_of_parameters_as_by_plan(given, mode):
+    model, sample = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8).requires_grad_(False)), torch.rand(2, 64)
+    settings = {"limit": "100MB", "mode": mode, "max_batch_size": 64}
+    own = memload.compute_batch_size(model, sample, optimizer=ADAM(model[0].parameters()), **settings)
+    found = memload.compute_batch_size(model, sample, optimizer=given, **settings)
+    assert (found.static, found.batch_size) == (own.static, own.batch_size)
+    planned = memload.plan(
+        memload.from_arrays(x=np.zeros((8, 64), np.float32)), 4, model=model, optimizer=given, gpu="1GB"
+    )
+    assert {line.name: line.predicted for line in planned.gpu.lines}["optimizer states"] == found.static.optimizer
+
+
+def test_as_many_optimizer_classes_as_models_get_the_parameters_of_one_model_each():
+    models = [nn.Linear(64, 64), nn.Linear(8, 8)]
+    adam = [ADAM(models[0].parameters()), torch.optim.SGD(models[1].parameters())]
+    found = model_bytes(models, [ADAM, torch.optim.SGD])
+    assert found == model_bytes(models, adam)
+    assert model_bytes(models, ADAM).optimizer > found.optimizer
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (3, "optimizer is a torch optimizer, its class, or a function of parameters; got int"),
+        (lambda parameters: len(parameters), "made a int, which is no torch.optim.Optimizer"),
+        (
+            lambda parameters, lr: ADAM(parameters, lr=lr),
+            r"cannot be made of parameters alone .*: give an instance, or",
+        ),
+    ],
+)
+def test_what_makes_no_optimizer_is_refused_with_what_to_give(given, words):
+    with pytest.raises(TypeError, match=words):
+        memload.compute_batch_size(nn.Linear(8, 8), torch.rand(2, 8), optimizer=given)
 
 
 def test_memory_that_the_measuring_itself_took_is_not_promised(monkeypatch):
