@@ -367,6 +367,20 @@ def test_a_stopped_pass_goes_on_the_other_way():
         assert same([*before, *read_all(device, resumed)[0]], whole)
 
 
+@pytest.mark.parametrize("way", ["files", "kernel", "copy engine"])
+def test_the_end_of_a_pass_waits_for_no_kernel_of_the_loop(way):
+    local, device = dataset(), SimulatedInterface(loop=(60_000_000, 60_000_000))  # microseconds of a kernel that hangs
+    by_copies = None if way == "files" else way == "copy engine"
+    loader = loader_of(local if way == "files" else halves(local), device, by_copies=by_copies)
+    batches = iter(loader)
+    next(batches)
+    hung = device.record(device.current())
+    batches.close()
+    loader.close()
+    assert not device.done(hung)
+    assert device.simulated.pinned_bytes == 0
+
+
 def test_slots_are_kept_between_passes_with_persistent_workers():
     device, parts = SimulatedInterface(), halves(dataset())
     loader = loader_of(parts, device, by_copies=True, num_workers=1, persistent_workers=True)
