@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -116,16 +117,7 @@ def measure(
     bench.add(case, f"{count} batches like the CPU's, {said}", way=said, batches=count)
 
 
-def workload(bench: GpuBench, case: Case) -> None:
-    ds, size, casts = case.workload.open(case.folder), case.workload.batch_size, case.workload.casts(case.variant)
-    for way in WAYS:
-        bench.attempt(case.name, measure, bench, case.name, ds, size, casts, way)
-    bench.attempt(f"{case.name}, static", static, bench, case, ds)
-    for tier in ("device", "pinned", "split"):
-        bench.attempt(f"{case.name}, {tier}", nearer, bench, case, ds, tier)
-
-
-def static(bench: GpuBench, case: Case, ds: Dataset) -> None:
+def static(bench: GpuBench, case: Case, ds: Dataset, _: None) -> None:
     """Batches whose memory the next but one overwrites, behind what the loop has queued."""
     casts = case.workload.casts(case.variant)
     measure(bench, case.name, ds, case.workload.batch_size, casts, asleep, static_buffers=2)
@@ -139,6 +131,23 @@ def nearer(bench: GpuBench, case: Case, ds: Dataset, tier: str) -> None:
     measure(bench, f"{case.name}, {tier}", ds, case.workload.batch_size, casts, switching, near=near)
 
 
+def used(bench: GpuBench, case: Case, ds: Dataset, way: Way) -> None:
+    """Rows of files, used in one way."""
+    measure(bench, case.name, ds, case.workload.batch_size, case.workload.casts(case.variant), way)
+
+
+STEPS: Sequence[tuple[Callable[..., None], Any]] = (  # each of all cases before the next, should the run be ended
+    (used, at_once),
+    (nearer, "split"),
+    (used, asleep),
+    (used, switching),
+    (nearer, "pinned"),
+    (used, handing_over),
+    (nearer, "device"),
+    (static, None),
+)
+
+
 def sized(bench: GpuBench, nbytes: int) -> None:
     """Batches of about so many bytes, of rows of an odd length."""
     generator = torch.Generator().manual_seed(SEED)
@@ -148,20 +157,38 @@ def sized(bench: GpuBench, nbytes: int) -> None:
         bench.attempt(f"{nbytes / MB:g} MB", measure, bench, f"{nbytes / MB:g} MB", ds, ROWS, {}, way)
 
 
+def compare_all(bench: GpuBench) -> None:
+    """All steps of all cases, and then batches by their size."""
+    with bench.cases() as cases:
+        opened = [(case, case.workload.open(case.folder)) for case in cases]
+        for step, given in STEPS:
+            for case, ds in opened:
+                named = given if isinstance(given, str) else getattr(given, "__name__", "static")
+                bench.attempt(f"{case.name}, {named}", step, bench, case, ds, given)
+    for megabytes in (0.25,) if bench.args.quick else MEGABYTES:
+        sized(bench, int(megabytes * MB))
+
+
+def sum_up(bench: GpuBench) -> None:
+    """How much was compared, and was right."""
+    tried, same = len(bench.figures), [figure for figure in bench.figures if "batches" in figure]
+    if not tried:
+        return
+    batches = Spread.of([float(sum(figure["batches"] for figure in same))])
+    bench.judge("all", "batches whose bytes are the CPU's", batches, None)
+    share = Spread.of([len(same) / tried])
+    bench.judge("all", "ways of use with the CPU's bytes in all batches, share", share, 1)
+
+
 def main() -> None:
     parser = gpu_arguments("the bytes of whole epochs", rounds=1, default=("W1", "W2"))
     parser.set_defaults(variants=["bf16", "raw"])
     bench = GpuBench(parser.parse_args())
-    with bench.cases() as cases:
-        for case in cases:
-            workload(bench, case)
-    for megabytes in (0.25,) if bench.args.quick else MEGABYTES:
-        sized(bench, int(megabytes * MB))
-    same = [figure for figure in bench.figures if "batches" in figure]
-    batches = Spread.of([float(sum(figure["batches"] for figure in same))])
-    bench.judge("all", "batches whose bytes are the CPU's", batches, None)
-    share = Spread.of([len(same) / len(bench.figures[:-1])])
-    bench.judge("all", "ways of use with the CPU's bytes in all batches, share", share, 1)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a part that is ended still sums up
+    try:
+        compare_all(bench)
+    finally:
+        sum_up(bench)
     bench.end()
 
 

@@ -216,23 +216,25 @@ done
 # Status 99 is the checker's own, for an error that it found; any other tells that it, or a test, did not get so far.
 echo "== memory checker ($SECONDS s)"
 if ! command -v compute-sanitizer > /dev/null; then
-  echo "compute-sanitizer is not installed: left out"
+  said="compute-sanitizer is not installed: left out"
 elif [ -n "$rehearsal" ]; then
-  echo "left out: it checks what runs on a GPU"
+  said="left out: it checks what runs on a GPU"
 elif [ "$(share_of memory_checker)" -lt 20 ]; then
-  echo "left out: the time is nearly over"
+  said="left out: the time is nearly over"
 else
   status=0
   timeout -k 5 "$(share_of memory_checker)" compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 99 \
     "${gpu_tests[@]}" -k "length or misalignment or place" "$repo"/tests/gpu/test_{cast,kernels}_gpu.py \
     > "$work/memcheck" 2>&1 || status=$?
   case $status in
-    0) echo "nothing found" ;;
-    99) tail -n 40 "$work/memcheck" && failed+=("memory checker") ;;
-    124 | 137) echo "not at its end in time; found until then: $(grep -c 'Invalid _' "$work/memcheck" || true)" ;;
-    *) echo "did not get to its end, with status $status: $(tail -n 3 "$work/memcheck")" ;;
+    0) said="nothing found: $(grep -E '^[0-9]+ passed' "$work/memcheck" || true)" ;;
+    99) said=$(tail -n 40 "$work/memcheck") && failed+=("memory checker") ;;
+    124 | 137) said="not at its end in time; found until then: $(grep -c 'Invalid _' "$work/memcheck" || true)" ;;
+    *) said="did not get to its end, with status $status: $(tail -n 3 "$work/memcheck")" ;;
   esac
 fi
+echo "$said"
+printf -- '-- memory checker\n%s\n' "$said" >> "$kept.tests.txt"
 
 echo "== all figures ($SECONDS s)"
 [ ${#failed[@]} -eq 0 ] || echo "did not end well, see above: ${failed[*]}"

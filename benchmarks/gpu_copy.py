@@ -37,6 +37,7 @@ WANTED = {1: 0.5, 4: 0.85}  # of a plain loop's rate, by megabytes of a batch; l
 ROWS = 64  # of a batch
 STORED = 4  # rows, of which batches are made: 16 MB for the largest
 PINNED = 1 << 30  # bytes that are pinned at once
+TRIED = 1 << 29  # bytes of the batches that tell how long one takes
 
 
 def table_of(nbytes: int) -> Dataset:
@@ -56,12 +57,20 @@ def through(loader: memload.FastLoader[torch.Tensor]) -> None:
         pass
 
 
+def seconds_of_a_batch(table: Dataset, nbytes: int, bench: GpuBench) -> float:
+    """Seconds of one of the loader's batches, which may be several times those of a plain copy."""
+    some = max(8, TRIED // nbytes)
+    loader = loader_of(lengthened(table, ROWS // STORED * some), bench.device)
+    through(loader)  # which pins the slots
+    return clocked(lambda: through(loader), bench.device) / some
+
+
 def measure(bench: GpuBench, nbytes: int) -> None:
     table = table_of(nbytes)
     some = lengthened(table, ROWS // STORED * 8)
     compare(({"x": x} for x in loader_of(some, bench.device)), ({"x": x} for x in loader_of(some, None)), bench.device)
     copies = PinnedCopies(nbytes, bench.device, quick=bench.args.quick)
-    batches = 4 if bench.args.quick else max(8, times_to_last(copies.seconds(), quick=False))
+    batches = 4 if bench.args.quick else max(8, times_to_last(seconds_of_a_batch(table, nbytes, bench), quick=False))
     rows = lengthened(table, ROWS // STORED * batches)
     loader = loader_of(rows, bench.device)
     through(loader)

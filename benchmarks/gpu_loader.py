@@ -159,14 +159,12 @@ class Measured:
 
     def own_copies(self) -> PinnedCopies:
         """Copies out of memory of the same kind as the loader's slots."""
-        memory = [PinnedMemory(1, self.batch_bytes, self.device) for _ in range(BUFFERS)]
-        copies = PinnedCopies(
-            self.batch_bytes, self.device, quick=self.bench.args.quick, memory=[one.table.view(-1) for one in memory]
-        )
-        for one in memory:
-            one.pin()
-        self._memory = memory  # pinned while it lives
-        return copies
+        self._memory = [PinnedMemory(1, self.batch_bytes, self.device) for _ in range(BUFFERS)]  # pinned while it lives
+        for one in self._memory:
+            one.table.fill_(1)
+            one.pin()  # before the copies choose how many of the buffers take turns
+        buffers = [one.table.view(-1) for one in self._memory]
+        return PinnedCopies(self.batch_bytes, self.device, quick=self.bench.args.quick, memory=buffers)
 
     def against_the_machine(self) -> None:
         """Which share of the lower of two ceilings the loader reaches."""

@@ -96,8 +96,11 @@ class GatheredAhead(ResidentBatches):
         self._begin_more()
 
     def _begin_more(self) -> None:
-        most = AHEAD if self._transfer is None else self._transfer.ahead
+        own = self._transfer
+        most = AHEAD if own is None else own.ahead
         while len(self._begun) < most and self._plan.ready:
+            if own is not None and self._begun and own.turns:
+                return
             self._begun.append(self._captured(self._begin, self._plan.take()))
 
     def _begin(self, rows: NDArray[np.int64]) -> BegunTransfer:

@@ -140,6 +140,11 @@ class SplitTransfer:
         """How many batches begin ahead of the kernel."""
         return self._plan.ahead
 
+    @property
+    def turns(self) -> bool:
+        """Whether the next batch may begin a run of copies, before which the kernels of all others are launched."""
+        return self._plan.may_copy and self._trial.turns
+
     def begin(self, rows: Numbers) -> BegunTransfer:
         """Decide the way of a batch, and begin to copy what is to be copied.
 
@@ -151,9 +156,11 @@ class SplitTransfer:
         """
         by_copies, place = self._plan.choice.by_copies, None
         if by_copies is None and self._plan.may_copy:
-            full = len(rows) == self._plan.options.batch_rows
+            full, turns = len(rows) == self._plan.options.batch_rows, self.turns
             place = self._trial.begin(rows=self._rows_in_ram(self._numbers.of(rows)), full=full)
             by_copies = self._trial.by_copies
+            if turns and by_copies:  # else the bus would move rows of this run in the time of the one before
+                self._interface.follow(self._interface.copies, self._interface.work)
         copied = self._copied(rows) if by_copies else None
         if copied is None:
             return BegunTransfer(rows, self._numbers.of(rows), None, place)

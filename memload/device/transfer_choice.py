@@ -1,11 +1,13 @@
 """Chooses how rows come out of pinned RAM, by trying both ways: the kernel reads them, or the copy engine moves them.
 
-    batches   k k k k k | c c c c c | k k k k k | c c c c c | ...     in turn: kernel, copy engine
-    seconds     |-----|     |-----|     |-----|     |-----|           by the device's clock, between ends of batches
-                    warm-up             a ratio             a ratio   ... until there are `RATIOS`
+    batches   k k k k k k k | c c c c c c c | k k k k k k k | c c c c c c c | ...   in turn: kernel, copy engine
+    seconds         |-----|         |-----|         |-----|         |-----|         by the device's clock, between ends
+                         warm-up                         a ratio                    ... until there are `RATIOS`
 
 What is timed is the pass itself, so that whatever limits it counts: the bus, the device, native threads, or the loop.
-Times are taken for each row that lies in RAM, of which one run has more than another.
+Times are taken for each row that lies in RAM, of which one run has more than another. What is gathered and copied ahead
+is paid for by the run that has it: the copy engine begins a run behind the last kernel of the one before
+(`TransferTrial.turns`), and the batches that native threads gathered meanwhile are not timed.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-RUN = 5
-"""Batches of a run. The first one follows a batch that came in the other way, so that time counts from its end on."""
+RUN = 7
+"""Batches of a run."""
+
+SETTLING = 3
+"""The first batches of a run, from the end of which time counts: one follows a batch that came in the other way, and
+those that are ahead of it (`copied_rows.AHEAD`) may have been gathered before the run."""
 
 RATIOS = 5
 """How many pairs of runs decide, after a first pair, in which memory is pinned and threads start."""
@@ -78,7 +84,7 @@ class _Run:
     """A run of batches in one way.
 
     Attributes:
-        first, last: timestamps of the ends of its first and of its last batch.
+        first, last: timestamps of the ends of the last of its `SETTLING` batches, and of its last batch.
         rows: rows in RAM of the batches in between and of the last.
         disturbed: whether another batch came in between that is not to be compared.
     """
@@ -105,7 +111,7 @@ class TransferTrial:
         ...     place = trial.begin(rows=4, full=True)
         ...     ways.append(trial.by_copies)
         >>> ways.count(True), ways[-1]
-        (5, True)
+        (7, True)
     """
 
     def __init__(self, choice: TransferChoice, seconds_between: Callable[[Any, Any], float | None]) -> None:
@@ -115,6 +121,15 @@ class TransferTrial:
         self._begun = self._pairs = self._vain = 0  # batches in runs; pairs that were read; those that told nothing
         self._runs: deque[_Run] = deque()  # those not read yet
 
+    @property
+    def turns(self) -> bool:
+        """Whether the next batch, if it is full, is the first of a run by the copy engine."""
+        return self._tries and self._begun % (2 * RUN) == RUN
+
+    @property
+    def _tries(self) -> bool:
+        return self.choice.by_copies is None and self._vain < _MOST_VAIN
+
     def begin(self, *, rows: int, full: bool) -> Place | None:
         """Decide the way of the next batch, `by_copies`, and return its place in a run; None: it is in none.
 
@@ -123,7 +138,7 @@ class TransferTrial:
             full: whether the batch has as many rows as the others.
         """
         self._look()
-        if not full or self.choice.by_copies is not None or self._vain >= _MOST_VAIN:
+        if not full or not self._tries:
             self.by_copies = bool(self.choice.by_copies)
             if self._runs:
                 self._runs[-1].disturbed = True
@@ -131,11 +146,11 @@ class TransferTrial:
         number, within = divmod(self._begun, RUN)
         self._begun += 1
         self.by_copies = number % 2 == 1
-        if within:
-            self._runs[-1].rows += rows
-        else:
+        if not within:
             self._runs.append(_Run())
-        return Place(self._runs[-1], first=not within, last=within == RUN - 1)
+        elif within >= SETTLING:
+            self._runs[-1].rows += rows
+        return Place(self._runs[-1], first=within == SETTLING - 1, last=within == RUN - 1)
 
     def _look(self) -> None:
         """Read the pairs of runs that are over."""
@@ -149,12 +164,12 @@ class TransferTrial:
                 self.choice.note(took / copies.rows / (before / kernel.rows))
 
     def _seconds_of(self, run: _Run) -> float | None:
-        return None if run.last is None else self._seconds_between(run.first, run.last)
+        return None if run.first is None or run.last is None else self._seconds_between(run.first, run.last)
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a batch in a run."""
+    """The place of a batch in a run: whether its end begins, or ends, what is timed."""
 
     run: _Run
     first: bool

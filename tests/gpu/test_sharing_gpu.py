@@ -1,6 +1,6 @@
 """Rows that two processes share on one CUDA device, by handles of CUDA, and in RAM that both have pinned.
 
-benchmarks/gpu_check.sh runs these; no CUDA device has run them yet.
+benchmarks/gpu_check.sh runs these; one H200 has run them.
 """
 
 from __future__ import annotations

@@ -153,6 +153,23 @@ def test_the_faster_way_is_found_kept_for_later_passes_and_told(kernel, copies, 
     assert choice_of(loader_of(parts.select(range(80)), device, batch_size=64)).by_copies is None
 
 
+class Ordered(Timed):
+    """A device that notes, among the ways of batches, where copies are to wait for the kernels launched so far."""
+
+    def follow(self, stream, other):
+        if (stream, other) == (self.copies, self.work):
+            self.ways.append("copies wait")
+        super().follow(stream, other)
+
+
+def test_while_both_ways_are_compared_no_copy_of_a_run_moves_in_the_time_of_the_run_before():
+    parts, device = halves(dataset(rows=8 * ENOUGH)), Ordered(2.0, 1.0)
+    assert len([*loader_of(parts, device, batch_size=8)]) == ENOUGH
+    pair = [*[False] * RUN, "copies wait", *[True] * RUN]
+    assert device.ways[: len(pair) * (RATIOS + 1)] == pair * (RATIOS + 1)
+    assert "copies wait" not in device.ways[len(pair) * (RATIOS + 1) :]
+
+
 def test_slots_are_freed_once_the_kernel_is_chosen():
     parts, device = halves(dataset(rows=8 * ENOUGH)), Timed(1.0, 2.0)
     pinned = [device.simulated.pinned_bytes for _ in loader_of(parts, device, batch_size=8)]
@@ -348,6 +365,20 @@ def test_a_stopped_pass_goes_on_the_other_way():
         resumed = loader_of(parts, device, by_copies=second)
         resumed.load_state_dict(state)
         assert same([*before, *read_all(device, resumed)[0]], whole)
+
+
+@pytest.mark.parametrize("way", ["files", "kernel", "copy engine"])
+def test_the_end_of_a_pass_waits_for_no_kernel_of_the_loop(way):
+    local, device = dataset(), SimulatedInterface(loop=(60_000_000, 60_000_000))  # microseconds of a kernel that hangs
+    by_copies = None if way == "files" else way == "copy engine"
+    loader = loader_of(local if way == "files" else halves(local), device, by_copies=by_copies)
+    batches = iter(loader)
+    next(batches)
+    hung = device.record(device.current())
+    batches.close()
+    loader.close()
+    assert not device.done(hung)
+    assert device.simulated.pinned_bytes == 0
 
 
 def test_slots_are_kept_between_passes_with_persistent_workers():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from memload.device.transfer_choice import LEAST_BATCHES, RATIOS, RUN, TransferChoice, TransferTrial
+from memload.device.copied_rows import AHEAD
+from memload.device.transfer_choice import LEAST_BATCHES, RATIOS, RUN, SETTLING, TransferChoice, TransferTrial
 
 
 class Clock:
@@ -47,6 +48,20 @@ def test_the_copy_engine_is_chosen_where_it_gains_enough(copies, chosen):
     assert set(ways[ENOUGH:]) == {chosen}
 
 
+def test_what_was_gathered_before_a_run_and_what_a_change_of_the_way_costs_is_not_timed():
+    assert SETTLING == 1 + AHEAD
+    for copies, chosen in ((0.5, True), (1.0, False)):
+
+        def seconds(batch, by_copies, fast=copies):
+            steady = fast if by_copies else 1.0
+            return steady if batch % RUN >= SETTLING else 0.0 if by_copies else 9.0
+
+        choice = TransferChoice()
+        run_pass(choice, seconds, ENOUGH)
+        assert choice.ratio == pytest.approx(copies)
+        assert choice.by_copies is chosen
+
+
 def test_a_decision_stands_and_later_passes_follow_it():
     choice = TransferChoice()
     run_pass(choice, steady(1.0, 0.5), ENOUGH)
@@ -71,7 +86,7 @@ def test_pauses_of_the_loop_in_fewer_than_half_of_the_pairs_decide_nothing(pause
 
         def seconds(batch, by_copies, paused=paused_by_copies, fast=copies):
             pair, within = divmod(batch, 2 * RUN)
-            pause = 0 < pair <= pauses and by_copies is paused and within % RUN == 2
+            pause = 0 < pair <= pauses and by_copies is paused and within % RUN == SETTLING
             return (fast if by_copies else 1.0) + 100.0 * pause
 
         choice = TransferChoice()
