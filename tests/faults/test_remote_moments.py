@@ -1,10 +1,12 @@
 """Processes that open, count, clear or read a shared cache at the same moment: each pauses where it hurts most."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +18,13 @@ from memload import _core
 from memload.engine import fetched_batches
 from memload.formats.remote import cache_folder
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder
+from memload.formats.remote.descriptors import Descriptor
 
 X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
 
 
 IS_KILLED = """
-import os, signal, sys
+import contextlib, os, signal, sys
 import numpy as np
 import memload
 
@@ -29,7 +32,9 @@ cache = memload.open(sys.argv[1], cache=sys.argv[2], cache_bytes="64MB").fields[
 blocks = np.arange(cache.table.blocks)
 cache.hold(blocks)
 cache.let_go(blocks)
-cache.table.evict(blocks)
+refusing = os.open(os.devnull, os.O_RDWR)
+with contextlib.suppress(OSError):
+    cache.table.evict(blocks, {number: (refusing, 0) for number in range(len(cache.files))})
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -130,7 +135,7 @@ def test_blocks_without_a_known_etag_are_fetched_again_beside_other_processes(ur
     assert other.states(0, other.blocks).tolist() == [2 | 4] * other.blocks
 
 
-@pytest.mark.parametrize("by", ["who opens", "who waits", "who waits again"])
+@pytest.mark.parametrize("by", ["who opens", "who waits", "who waits again", "who was interrupted"])
 def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder, by):
     """Else they would lie on the disk beside the room that is counted."""
     waits = None if by == "who opens" else cache_of(opened(url, folder))
@@ -143,6 +148,9 @@ def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder
     else:
         if by == "who waits again":
             waits.table.recover()  # and did not get the lock once more, to ask which blocks are left
+        if by == "who was interrupted":
+            waits.table.recover()
+            assert len(waits.table.left()) == waits.table.blocks  # as it was about to be told
         waits.recover()
     assert on_disk(one) == 0
     assert waits.room.used == 0
@@ -181,8 +189,55 @@ def on_disk(one):
     return sum((one.path / file.name).stat().st_blocks for file in one.files) * 512
 
 
+def test_a_removal_that_is_interrupted_leaves_the_count_right(url, folder):
+    cache, opened_files = cache_of(opened(url, folder)), []
+    blocks = np.arange(cache.table.blocks)
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    (one,) = cache_folder._sets_in(folder)
+
+    def place(number):
+        if len(opened_files) == 2:
+            raise KeyboardInterrupt
+        opened_files.append(number)
+        return cache.mirrors.place(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        cache_folder.evicted(cache.table, blocks, place)
+    assert cache.room.used == on_disk(one)
+    cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
+    assert cache.room.used == on_disk(one) == 0
+
+
+def test_what_the_file_system_does_not_take_back_counts_and_is_tried_again(url, folder):
+    cache, blocks = cache_of(opened(url, folder)), np.arange(8)
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    used, before = cache.room.used, descriptors()
+    with (
+        Path(os.devnull).open("r+b") as refusing,
+        pytest.raises(OSError, match=r"take back the bytes of 8 .* try again"),
+    ):
+        cache_folder.evicted(cache.table, blocks, lambda _number: (Descriptor(os.dup(refusing.fileno())), 0))
+    assert cache.room.used == used
+    assert descriptors() == before
+    missing = cache.begin(blocks)
+    assert cache.table.has_to_wait(missing)
+    cache.recover()
+    assert cache.room.used == 0
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    assert (cache.table.states(0, 8) == (2 | 4)).all()
+
+
+def descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 @pytest.mark.parametrize("call", ["hold", "take_over", "evict"])
-def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(tmp_path, call, request):
+def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed_or_half_removed(
+    tmp_path, call, request
+):
     """It is raised as soon as the lock is had, before anybody knows what was claimed."""
     handler = signal.signal(
         signal.SIGINT, signal.default_int_handler
@@ -199,6 +254,7 @@ def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(
         with (tmp_path / "mirror").open("w+b") as mirror:
             table.store(0, [0, 0], mirror.fileno(), 0, bytes(8192), False)
         table.let_go(blocks)
+    arguments = {"hold": [8192, False], "take_over": [], "evict": [{0: (-1, 0)}]}[call]
     before, has_lock = table.states(0, 2).tolist(), threading.Event()
 
     def interrupt():
@@ -212,10 +268,10 @@ def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(
     thread.start()
     has_lock.wait()
     with pytest.raises(KeyboardInterrupt):
-        getattr(table, call)(blocks, *([8192, False] if call == "hold" else []))
+        getattr(table, call)(blocks, *arguments)
     thread.join()
     after = table.states(0, 2) & (cache_folder.STATE | cache_folder.PINNED)
-    assert after.tolist() == ([0 | 4] * 2 if call == "take_over" else before)
+    assert after.tolist() == {"hold": before, "take_over": [0 | 4] * 2, "evict": [0, 0]}[call]
 
 
 class Whole:

@@ -166,12 +166,6 @@ bool BlockTable::clear(std::uint64_t dead) {
   return found;
 }
 
-std::vector<std::int64_t> BlockTable::left() {
-  const CacheRoom::Lock lock(*room_);
-  end_late();
-  return std::exchange(left_, {});
-}
-
 bool BlockTable::recover() {
   bool found = false;
   {
@@ -314,18 +308,8 @@ void BlockTable::end_claim(std::int64_t number) {
   if (is_own(number, kArriving)) free(number);
 }
 
-void BlockTable::end_leaving(std::int64_t number) {
-  if (is_own(number, kLeaving)) free(number);
-}
-
-void BlockTable::end_eviction(std::int64_t number) {
-  if (is_own(number, kLeaving)) table_[number].state.store(word_of(kPresent, 0));
-}
-
 void BlockTable::let_go(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_pin); }
 void BlockTable::failed(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_claim); }
-void BlockTable::gone(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_leaving); }
-void BlockTable::stay(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_eviction); }
 void BlockTable::unwritten(Run run) { end(numbers_of(run), &BlockTable::end_trial); }
 
 // Nobody else reads or writes the checksum of a block that is being written.
@@ -399,21 +383,6 @@ void BlockTable::discard(std::int64_t block) {
     if (state_of(table_[block].state.load()) == kPresent && table_[block].era != head_->era) free(block);
   }
   room_->announce();
-}
-
-std::vector<std::int64_t> BlockTable::evict(std::span<const std::int64_t> blocks) {
-  check(blocks);
-  std::vector<std::int64_t> leaving;
-  const CacheRoom::Lock lock(*room_);
-  end_late();
-  if (head_->whole.load() != 0) return leaving;
-  for (const std::int64_t number : blocks) {
-    Block& block = table_[number];
-    if (state_of(block.state.load()) != kPresent || block.pins.load() != 0) continue;
-    block.state.store(word_of(kLeaving, place_));
-    leaving.push_back(number);
-  }
-  return leaving;
 }
 
 bool BlockTable::hold_all() {

@@ -33,7 +33,7 @@ from memload.formats.remote.cache_folder import (
     RemoteFile,
     evicted,
     present,
-    removed,
+    remove_left,
     telling_of_a_full_disk,
 )
 from memload.formats.remote.etags import Etags
@@ -208,7 +208,7 @@ class BlockCache:
     def recover(self) -> None:
         """Clear what processes left that have ended, and remove the bytes of blocks that they wrote or removed."""
         self.table.recover()
-        removed(self.table, self.table.left(), self.mirrors.place)  # of an earlier call, too, that could not go on
+        remove_left(self.table, self.mirrors.place)  # of an earlier call, too, that could not go on
 
     def let_go(self, blocks: Blocks) -> None:
         """End a pin of each block."""

@@ -36,6 +36,7 @@ _FORMAT = "memload-cache"
 STATE, ARRIVING, PRESENT, MOVING, PINNED, OF_OTHERS = 3, 1, 2, 3, 4, 16
 """Of `BlockTable.states`: the bits of the state, three states, the bit of a pin, and that of another's block."""
 _AT_ONCE = 1 << 16  # blocks
+_FILES_AT_ONCE = 64
 _REMOVALS = 3  # of a set while it is opened
 
 
@@ -96,7 +97,7 @@ class CachedSet:
             table = BlockTable(room, str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files])
         except RuntimeError as error:
             raise FormatError(str(error)) from None
-        removed(table, table.left(), self._places())
+        remove_left(table, self._places())
         return table
 
     def remove_blocks(self, table: BlockTable, blocks: Sequence[int] | Any) -> int:
@@ -111,31 +112,45 @@ class CachedSet:
 def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
     """Take blocks out of a table and their bytes out of the mirror files; return how many bytes.
 
+    An interrupt finds each block in its place, or gone: each is removed within one call of the core.
+
     Args:
         table: the table.
         blocks: numbers of blocks; those that are pinned, or not there, stay as they are.
         place: returns for the number of a file its descriptor, and where it begins there.
+
+    Raises:
+        OSError: a mirror file cannot be opened, or the file system does not take bytes back, which count until it does.
     """
-    return removed(table, table.evict(np.asarray(blocks, dtype=np.int64)), place)
+    wanted = np.asarray(blocks, dtype=np.int64)
+    return sum(table.evict(some, files) for some, files in _by_files(table, wanted, place))
 
 
-def removed(table: BlockTable, leaving: Any, place: Place) -> int:
-    """Take the bytes of blocks that are leaving out of the mirror files; return how many bytes. Args as `evicted`."""
-    if len(leaving) == 0:
-        return 0
-    freed = 0
+def remove_left(table: BlockTable, place: Place) -> None:
+    """Remove what ended processes were writing or removing, and what could not be removed.
+
+    Arguments and errors are those of `evicted`.
+    """
+    for _, files in _by_files(table, table.left(), place):
+        table.remove_left(files)
+
+
+def _by_files(table: BlockTable, blocks: Any, place: Place) -> Iterator[tuple[Any, dict[Any, tuple[int, int]]]]:
+    """Yield the blocks of some files, and the places of these, which are open until the next ones are asked for."""
+    numbers = np.searchsorted(table.first_blocks, blocks, side="right") - 1
+    found = np.unique(numbers)
+    for first in range(0, len(found), _FILES_AT_ONCE):
+        some = found[first : first + _FILES_AT_ONCE]
+        places = {number: _place_if_there(place, number) for number in some.tolist()}
+        files = {number: (-1, 0) if one is None else (one[0].number, one[1]) for number, one in places.items()}
+        yield blocks[np.isin(numbers, some)], files
+
+
+def _place_if_there(place: Place, number: int) -> tuple[Descriptor, int] | None:
     try:
-        firsts = np.asarray(table.first_blocks)
-        for block in leaving.tolist():
-            number = int(np.searchsorted(firsts, block, side="right")) - 1
-            nbytes = table.bytes_of(block)
-            with contextlib.suppress(FileNotFoundError):  # somebody removed the mirror file
-                file, base = place(number)
-                give_back(file.number, base + (block - int(firsts[number])) * table.block_bytes, nbytes)
-            freed += nbytes
-    finally:
-        table.gone(leaving)
-    return freed
+        return place(number)
+    except FileNotFoundError:  # somebody removed the mirror file, and the bytes with it
+        return None
 
 
 class CacheFolder:
