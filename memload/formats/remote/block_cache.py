@@ -7,12 +7,13 @@ hold(blocks): pin -> claim what is absent -> request -> mirror file -> checksum 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,12 +175,15 @@ class BlockCache:
                 f"and its cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or "
                 "shuffle by memload.BlockShuffle, which reads neighbours together"
             )
-        held = self.table.hold(blocks, self.limit, False)
-        try:
-            missing = self._bring(held)
-        except BaseException:
-            self.let_go(blocks)
-            raise
+        held = None
+        with self._claiming() as claims:
+            try:
+                held = self.table.hold(blocks, self.limit, False, claims)
+                missing = self._bring(held, claims)
+            except BaseException:
+                if held is not None or claims:
+                    self.let_go(blocks)
+                raise
         self.counts.misses += len(missing)
         self.counts.hits += len(blocks) - len(missing)
         return missing
@@ -193,11 +197,16 @@ class BlockCache:
         """
         has_to_wait = self.table.has_to_wait(missing)
         self._raise_of(missing)  # afterwards: a block that is absent by now has its error by now
-        return missing if has_to_wait else self._bring(self.table.hold(missing, self.limit, True))
+        if has_to_wait:
+            return missing
+        with self._claiming() as claims:
+            return self._bring(self.table.hold(missing, self.limit, True, claims), claims)
 
     def take_over(self, missing: Blocks) -> None:
         """Ask for those of some blocks that another process asked for and does not bring."""
-        self._fetch(self.table.take_over(missing))
+        with self._claiming() as claims:
+            self.table.take_over(missing, claims)
+            self._fetch(claims)
 
     def is_lacking(self, absent: Blocks) -> bool:
         """Whether the first of some absent blocks lacks room, and none of them is absent since its request failed."""
@@ -237,16 +246,16 @@ class BlockCache:
             self.let_go(blocks)
             raise
 
-    def _bring(self, held: tuple[Blocks, Blocks, Blocks, Blocks]) -> Blocks:
+    def _bring(self, held: tuple[Blocks, Blocks, Blocks, Blocks], claims: list[Blocks]) -> Blocks:
         """Do what `BlockTable.hold` found to do; return the blocks that are not there yet."""
         claimed, arriving, lacking, doubtful = held
-        self._fetch(claimed)  # before anything that may raise: others wait for what is claimed
+        self._fetch(claims)  # before anything that may raise: others wait for what is claimed
         bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
         missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
         while len(lacking) and self._make_room(lacking):
-            claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True)
+            claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True, claims)
             missing += [claimed, arriving]
-            self._fetch(claimed)
+            self._fetch(claims)
         return np.concatenate([*missing, lacking])
 
     def _raise_of(self, blocks: Blocks) -> None:
@@ -302,19 +311,28 @@ class BlockCache:
         offset = (block - self._bounds[number]) * self._block_bytes
         return number, offset, min(count * self._block_bytes, self.files[number].nbytes - offset)
 
-    def _fetch(self, claimed: Blocks) -> None:
-        """Begin the requests for claimed blocks; neighbours are asked for at once."""
-        if len(claimed) == 0:
-            return
-        for block in claimed.tolist() if self._errors else ():
-            self._errors.pop(block, None)  # of an earlier request
+    def _fetch(self, claims: list[Blocks]) -> None:
+        """Begin the requests for claimed blocks, which are no longer among the claims then; neighbours go together."""
         most = max(1, _MOST_OF_A_REQUEST // self._block_bytes)
-        for first, count in _runs(np.sort(claimed), self._begins, most):
-            try:
+        while claims:
+            claimed = np.sort(claims[-1])
+            for block in claimed.tolist() if self._errors else ():
+                self._errors.pop(block, None)  # of an earlier request
+            for first, count in _runs(claimed, self._begins, most):
                 link().fetch(RunFetch(self, first, count))
-            except BaseException:
-                self.table.failed(claimed[claimed >= first])
-                raise
+                claims[-1] = claimed[claimed >= first + count]
+            claims.pop()
+
+    @contextlib.contextmanager
+    def _claiming(self) -> Iterator[list[Blocks]]:
+        """Have a list of what was claimed; what is left in it is absent again where an interrupt or an error comes."""
+        claims: list[Blocks] = []
+        try:
+            yield claims
+        except BaseException:
+            for claimed in claims:
+                self.table.failed(claimed)
+            raise
 
     def store(self, first: int, number: int, offset: int, data: Any) -> None:
         """Write the bytes of claimed blocks, from `first` on, to their mirror file.
