@@ -92,6 +92,11 @@ class CacheRoom:
         A number that changes when something may have happened.
         """
     @property
+    def is_there(self) -> bool:
+        """
+        Whether its file is still where it was opened, and not removed or replaced.
+        """
+    @property
     def used(self) -> int:
         """
         Bytes of all blocks that are there, arriving or leaving.
@@ -190,6 +195,11 @@ class BlockTable:
     def is_alone(self) -> bool:
         """
         Whether no other process has the table.
+        """
+    @property
+    def is_there(self) -> bool:
+        """
+        Whether its file is still where it was opened, and not removed or replaced.
         """
     @property
     def room(self) -> CacheRoom:

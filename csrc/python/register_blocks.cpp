@@ -195,6 +195,8 @@ void register_room(py::module_& m) {
            }),
            py::arg("path") = "",
            "A file that the processes of a machine share; \"\": memory of this process. Raises OSError.")
+      .def_property_readonly("is_there", &CacheRoom::is_there,
+                             "Whether its file is still where it was opened, and not removed or replaced.")
       .def("shut", &CacheRoom::shut, "Keep other processes from opening it, if none has it; returns whether.")
       .def("admit", &CacheRoom::admit, "Let other processes open it again.")
       .def_property_readonly("used", &CacheRoom::used, "Bytes of all blocks that are there, arriving or leaving.")
@@ -232,6 +234,8 @@ void register_block_table(py::module_& m) {
       .def_property_readonly("first_blocks", &first_blocks, "The first block of each file, and the end of the last.")
       .def_property_readonly("was_alone", &BlockTable::was_alone,
                              "Whether no other process had the table when it was opened.")
+      .def_property_readonly("is_there", &BlockTable::is_there,
+                             "Whether its file is still where it was opened, and not removed or replaced.")
       .def_property_readonly("is_alone", &BlockTable::is_alone, "Whether no other process has the table.")
       .def("bytes_of", &BlockTable::bytes_of, py::arg("block"))
       .def("hold", &hold_blocks, py::arg("blocks"), py::arg("limit"), py::arg("again") = false,

@@ -156,6 +156,43 @@ def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder
     assert waits.room.used == 0
 
 
+def test_processes_that_make_a_cache_at_the_same_moment_share_it(folder, monkeypatch):
+    looks = []
+
+    def is_folder_just_before(path, look=cache_folder.is_folder):
+        looks.append(look(path))
+        if len(looks) == 1:
+            _core.CacheRoom(str(folder / "room"))  # as another process makes it
+        return looks[-1]
+
+    monkeypatch.setattr(cache_folder, "is_folder", is_folder_just_before)
+    assert CacheFolder(folder).sets() == []
+    assert looks[0] is False
+
+
+@pytest.mark.parametrize("does", ["counts", "makes room", "clears"])
+def test_a_set_that_another_process_removes_meanwhile_stops_nobody(url, folder, monkeypatch, does):
+    one = filled(url, folder)
+    opening, removes, sets = CacheFolder(folder), CacheFolder(folder), CacheFolder.sets
+
+    def removed_then(self):
+        found = sets(self)
+        monkeypatch.undo()
+        assert removes.clear(one) == (one.nbytes, True)
+        return found
+
+    monkeypatch.setattr(CacheFolder, "sets", removed_then)
+    if does == "makes room":
+        assert opening.make_room(1, CachedSet(folder, "", 1, ())) == 0
+    else:
+        (found,) = opening.sets()
+        assert (opening.held(found) if does == "counts" else opening.clear(found)) == {
+            "counts": 0,
+            "clears": (0, True),
+        }[does]
+    assert list(folder.iterdir()) == [folder / "room"]
+
+
 def half_removed(one):
     """Leave of the folder of a set what another process made anew while it was removed."""
     for path in one.path.iterdir():

@@ -134,6 +134,8 @@ void BlockTable::take_place() {
   throw std::runtime_error(path_ + ": 64 processes read through this cache already; give further ones another folder");
 }
 
+bool BlockTable::is_there() const { return path_.empty() || lies_at(file_, path_); }
+
 bool BlockTable::is_alone() const {
   for (unsigned place = 0; place < kPlaces; ++place) {
     if (place != place_ && is_alive(place)) return false;

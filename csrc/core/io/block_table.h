@@ -75,6 +75,8 @@ class BlockTable {
   [[nodiscard]] std::uint64_t bytes_of(std::int64_t block) const;
   // Whether no other process had the table when it was opened.
   [[nodiscard]] bool was_alone() const noexcept { return was_alone_; }
+  // Whether its file is still where it was opened; if not, others that open it have another table.
+  [[nodiscard]] bool is_there() const;
   // Whether no other process has it. With the room's lock that stays so.
   [[nodiscard]] bool is_alone() const;
   [[nodiscard]] const std::shared_ptr<CacheRoom>& room() const noexcept { return room_; }

@@ -41,6 +41,13 @@ inline int open_file(const std::string& path) {
   return file;
 }
 
+// Whether an open file still lies at a path: somebody may have removed it, and another process made it anew.
+inline bool lies_at(int file, const std::string& path) {
+  struct stat own{}, found{};
+  return ::fstat(file, &own) == 0 && ::stat(path.c_str(), &found) == 0 && own.st_dev == found.st_dev &&
+         own.st_ino == found.st_ino;
+}
+
 inline void* map_file(int file, std::size_t bytes, const std::string& path) {
   struct stat info{};
   if (::fstat(file, &info) != 0) throw_errno(path + ": cannot stat");

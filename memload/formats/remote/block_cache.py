@@ -112,7 +112,7 @@ class BlockCache:
             with telling_of_a_full_disk(keeping.folder):
                 self.folder = CacheFolder(keeping.folder)
                 self._entry, self.table = self.folder.opened(objects.url, content, block_bytes, files)
-            self.mirrors = Mirrors(self._entry)
+            self.mirrors = Mirrors(self._entry, self.table)
         self._etags = Etags(None if self._entry is None else self._entry.path / ETAGS)
         self._unknown: set[int] = set()  # files without a kept ETag, of which what earlier processes left is useless
         weakref.finalize(self, self.mirrors.close)

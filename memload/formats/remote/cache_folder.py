@@ -192,7 +192,8 @@ class CacheFolder:
             raise FileExistsError(f"{self.path}: a file; cache= takes a folder")
         self.path.mkdir(parents=True, exist_ok=True)
         if not is_folder(self.path):
-            if any(self.path.iterdir()):
+            has_content = any(not path.name.startswith(PREFIX) for path in self.path.iterdir())
+            if has_content and not is_folder(self.path):  # else another process makes the cache at the same moment
                 raise FileExistsError(f"{self.path}: this folder has other content; give cache= an empty or a new one")
             _check_punching(self.path)
 
@@ -236,6 +237,8 @@ class CacheFolder:
         """Return the bytes of a set's blocks; 0 if its table is damaged. Raises OSError."""
         try:
             return held_bytes(self.table(one))
+        except FileNotFoundError:  # another process has removed it
+            return 0
         except FormatError:
             self.damaged.add(one.key)
             return 0
@@ -248,7 +251,7 @@ class CacheFolder:
             with contextlib.suppress(FileNotFoundError):
                 one = self.entry(url, content, block_bytes, files)
                 table = self.table(one)
-                if (one.path / SET).exists() and one.has_mirrors:
+                if (one.path / SET).exists() and one.has_mirrors and table.is_there:
                     return one, table
                 del table  # it was made anew amid the removal
         one = self.entry(url, content, block_bytes, files)
@@ -302,10 +305,12 @@ class CacheFolder:
     def make_room(self, nbytes: int, but: CachedSet) -> int:
         """Remove blocks of other sets, as far as no process uses them, until so many bytes are free of them."""
         freed = 0
-        for one in sorted((one for one in self.sets() if one != but), key=lambda one: one.path.stat().st_mtime):
+        if not self.room.is_there:  # what lies here by now belongs to others, who have another lock
+            return freed
+        for one in sorted((one for one in self.sets() if one != but), key=_modified):
             if freed >= nbytes:
                 break
-            with contextlib.suppress(FormatError):  # a process reads it, whose blocks stay anyway
+            with contextlib.suppress(FormatError, FileNotFoundError):  # a process reads it, or has removed it
                 for blocks in present(table := self.table(one)):
                     freed += one.remove_blocks(table, blocks)
         return freed
@@ -318,6 +323,8 @@ class CacheFolder:
         """
         try:
             table = self.table(one)
+        except FileNotFoundError:
+            return 0, True  # another process has removed it
         except FormatError:
             return 0, False  # a process reads it
         freed = sum(one.remove_blocks(table, blocks) for blocks in present(table))
@@ -329,6 +336,14 @@ class CacheFolder:
             with contextlib.suppress(OSError):  # somebody else has put a file there
                 one.path.rmdir()
         return freed, True
+
+
+def _modified(one: CachedSet) -> float:
+    """Return when the folder of a set was last modified; 0 if it is there no more."""
+    try:
+        return one.path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
@@ -371,7 +386,7 @@ def _set_at(path: Path) -> CachedSet | None:
 
 
 def _check_punching(folder: Path) -> None:
-    with tempfile.TemporaryFile(dir=folder) as file:
+    with tempfile.TemporaryFile(dir=folder, prefix=PREFIX) as file:
         file.write(b"\0" * 8192)
         file.flush()
         try:
