@@ -576,6 +576,39 @@ TEST(a_child_ends_nothing_of_its_parent_and_has_no_lock) {
   CHECK(folder.table()->states(0, 2) == std::vector<std::uint8_t>({2 | 4, 1 | 4 | 16}));
 }
 
+TEST(a_child_keeps_nothing_in_use_that_its_parent_closes) {
+  const Folder folder;
+  auto table = folder.table();
+  std::array<int, 2> ends{};
+  CHECK_EQ(::pipe(ends.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char said = 0;
+    ::close(ends[1]);
+    ::_exit(static_cast<int>(::read(ends[0], &said, 1)));  // until the parent closes its end
+  }
+  table.reset();
+  CHECK(!BlockTable::is_in_use(folder.blocks()));
+  CHECK(CacheRoom::open(folder.room())->shut());
+  ::close(ends[0]);
+  ::close(ends[1]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+}
+
+TEST(a_file_of_somebody_elses_stays_as_it_is) {
+  const Folder folder;
+  for (const std::string& path : {folder.room(), folder.blocks()}) {
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    CHECK_EQ(::pwrite(file, "mine", 4, 0), 4);
+    ::close(file);
+    CHECK_THROWS(std::runtime_error, folder.table());
+    CHECK_EQ(std::filesystem::file_size(path), 4u);
+    std::filesystem::remove(path);
+  }
+}
+
 TEST(a_table_of_other_blocks_is_refused) {
   const Folder folder;
   const auto table = folder.table();

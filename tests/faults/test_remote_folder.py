@@ -130,6 +130,17 @@ def test_a_damaged_set_is_fetched_again_and_the_others_stay(sets, tmp_path, caps
     assert [one.name for one in folder.rglob("*") if one.is_file() and one.name != "room"] == ["notes.txt"]
 
 
+def test_the_bytes_of_a_damaged_set_count_no_more_while_another_one_is_read(sets, tmp_path):
+    folder = tmp_path / "cache"
+    two = opened(sets, folder, "two")
+    read(sets, folder)
+    (path,) = [path for path in folder.glob("*/shard-00003*") if path.parent != cache_of(two)._entry.path]
+    path.unlink()
+    one = opened(sets, folder)
+    assert cache_of(one).room.used == 0
+    assert torch.equal(one[33]["x"], X[33])
+
+
 def test_the_command_names_a_damaged_set(sets, tmp_path, capsys):
     folder = tmp_path / "cache"
     read(sets, folder)

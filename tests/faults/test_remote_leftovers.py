@@ -158,6 +158,19 @@ def test_an_error_that_comes_while_it_is_looked_for_is_raised(opened, monkeypatc
         cache.proceed(blocks)
 
 
+def test_an_error_that_nobody_waited_for_is_not_that_of_another_process(in_store, proxy, tmp_path):
+    folder = tmp_path / "cache"
+    cache = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))
+    cache.give_up(range(1), memload.ShardReadError("long ago"))
+    other = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))
+    blocks = np.arange(1)
+    other.table.hold(blocks, other.limit, False)
+    missing = cache.begin(blocks)
+    assert len(cache.proceed(missing)) == 1
+    other.table.failed(blocks)
+    cache.let_go(blocks)
+
+
 def test_blocks_of_an_earlier_process_that_cannot_be_read_leave_nobody_waiting(in_store, proxy, tmp_path):
     """What was claimed beside them is fetched all the same."""
     options = {"cache": tmp_path / "cache", "cache_bytes": next(ROOMS)}

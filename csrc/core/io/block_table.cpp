@@ -76,6 +76,7 @@ BlockTable::~BlockTable() {
       clear(std::uint64_t{1} << place_);
     } catch (const std::exception&) {  // the next one that looks clears it: the place is nobody's from now on
     }
+    lock_bytes(file_, F_OFD_SETLK, F_UNLCK, kPlacesAt + place_);  // which children that were forked would keep
   }
   if (head_ != nullptr) ::munmap(head_, mapped_);
   if (file_ >= 0) ::close(file_);

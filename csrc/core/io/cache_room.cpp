@@ -93,6 +93,8 @@ std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path, std::chrono:
 }
 
 CacheRoom::~CacheRoom() {
+  if (born_ == fork_generation())
+    lock_bytes(file_, F_OFD_SETLK, F_UNLCK, kUsersAt);  // which forked children would keep
   ::munmap(page_, kPage);
   ::close(file_);
 }

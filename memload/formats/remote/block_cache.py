@@ -179,6 +179,7 @@ class BlockCache:
         with self._claiming() as claims:
             try:
                 held = self.table.hold(blocks, self.limit, False, claims)
+                self._forget_errors(held[1])
                 missing = self._bring(held, claims)
             except BaseException:
                 if held is not None or claims:
@@ -257,6 +258,13 @@ class BlockCache:
             missing += [claimed, arriving]
             self._fetch(claims)
         return np.concatenate([*missing, lacking])
+
+    def _forget_errors(self, arriving: Blocks) -> None:
+        """Forget errors that nobody waited for, of blocks that another process asks for by now."""
+        if self._errors and len(arriving):
+            states = self.table.states(0, self.table.blocks)[arriving]
+            for block in arriving[states & OF_OTHERS != 0].tolist():
+                self._errors.pop(block, None)
 
     def _raise_of(self, blocks: Blocks) -> None:
         if not self._errors:

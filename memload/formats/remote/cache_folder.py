@@ -229,6 +229,12 @@ class CacheFolder:
             self._empty(one)
 
     def _empty(self, one: CachedSet) -> None:
+        with contextlib.suppress(FormatError):  # a damaged table does not say which blocks it has
+            table = one.table(self.room)
+            if table.is_alone:
+                for blocks in present(table):
+                    one.remove_blocks(table, blocks)  # which count until then
+            del table
         mirrors = [(one.path / file.name, file.nbytes) for file in one.files]
         if emptied(self.room, one.path / TABLE, one.path / ETAGS, mirrors):
             self.damaged.add(one.key)
