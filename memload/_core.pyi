@@ -119,7 +119,9 @@ class BlockTable:
     def checksum(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     def discard(self, block: typing.SupportsInt | typing.SupportsIndex) -> None:
-        ...
+        """
+        Let a block be `left`.
+        """
     def evict(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], files: collections.abc.Mapping[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> int:
         """
         Remove blocks that are present and not pinned, and lie in one of some files; returns how many bytes. `files`: by its number a file's descriptor, or -1 if it is there no more, and where it begins there. Raises OSError if bytes cannot be given back; these blocks are `left`.
@@ -140,7 +142,7 @@ class BlockTable:
         """
     def left(self) -> numpy.typing.NDArray[numpy.int64]:
         """
-        Blocks that ended processes were writing or removing, or whose bytes could not be given back.
+        Blocks that were discarded, that ended processes wrote or removed, or that could not be given back.
         """
     def let_go(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """

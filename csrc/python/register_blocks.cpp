@@ -260,7 +260,7 @@ void register_block_table(py::module_& m) {
       .def("failed", &with_blocks<&BlockTable::failed>, py::arg("blocks"))
       .def("checksum", &BlockTable::checksum, py::arg("block"), release)
       .def("vouch", &BlockTable::vouch, py::arg("block"), release, "Returns False if the block is there no more.")
-      .def("discard", &BlockTable::discard, py::arg("block"), release)
+      .def("discard", &BlockTable::discard, py::arg("block"), release, "Let a block be `left`.")
       .def(
           "evict", &evict_blocks, py::arg("blocks"), py::arg("files"),
           "Remove blocks that are present and not pinned, and lie in one of some files; returns how many bytes. "
@@ -278,7 +278,7 @@ void register_block_table(py::module_& m) {
       .def("recover", &BlockTable::recover, release,
            "Clear what processes left that have ended; returns whether there was anything, and `left` may have some.")
       .def("left", &left_blocks,
-           "Blocks that ended processes were writing or removing, or whose bytes could not be given back.")
+           "Blocks that were discarded, that ended processes wrote or removed, or that could not be given back.")
       .def("remove_left", &remove_left_blocks, py::arg("files"),
            "Remove those that lie in one of some files; arguments, result and errors are those of `evict`.");
 }

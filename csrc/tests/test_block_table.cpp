@@ -468,6 +468,9 @@ TEST(a_block_that_another_process_discarded_is_not_vouched_for) {
   const auto other = folder.table();
   CHECK(one->hold(Blocks{0}, kPlenty).doubtful == Blocks({0}));
   other->discard(0);
+  CHECK(other->left() == Blocks({0}));
+  CHECK_EQ(other->room()->used(), kBlock);  // its bytes are still there
+  CHECK_EQ(other->remove_left(kNowhere), kBlock);
   CHECK(!one->vouch(0));
   bring(*other, {0});
   CHECK(one->vouch(0));
@@ -514,6 +517,7 @@ TEST(blocks_of_earlier_processes_are_doubtful_until_somebody_vouches) {
   CHECK(!now->hold_all());
   now->vouch(0);
   now->discard(1);
+  now->remove_left(kNowhere);
   const auto again = now->hold(Blocks{0, 1}, kPlenty, /*again=*/true);
   CHECK(again.doubtful.empty());
   CHECK(again.claimed == Blocks({1}));

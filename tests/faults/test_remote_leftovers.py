@@ -158,6 +158,29 @@ def test_an_error_that_comes_while_it_is_looked_for_is_raised(opened, monkeypatc
         cache.proceed(blocks)
 
 
+def test_blocks_that_are_not_those_of_their_checksums_leave_the_disk_also_where_the_store_fails(
+    in_store, proxy, tmp_path
+):
+    options = {"cache": tmp_path / "cache", "cache_bytes": next(ROOMS)}
+    ds = memload.open(URL, **options)
+    assert torch.equal(ds[0]["x"], X[0])
+    gone = weakref.ref(cache_of(ds))
+    del ds
+    until(lambda: gone() is None)
+    (mirror,) = (tmp_path / "cache").glob("*/shard-00000.safetensors")
+    mirror.write_bytes(b"x" * mirror.stat().st_size)
+    ds = memload.open(URL, **options)
+    proxy.always = ("shard-", 403)
+    with pytest.raises(PermissionError):
+        ds[0]
+    cache = cache_of(ds)
+    assert cache.room.used == 0
+    bad = cache.bytes_of(np.arange(2))  # of row 0, which spans them
+    assert mirror.stat().st_blocks * 512 <= mirror.stat().st_size - bad
+    proxy.mend()
+    assert torch.equal(ds[0]["x"], X[0])
+
+
 def test_an_error_that_nobody_waited_for_is_not_that_of_another_process(in_store, proxy, tmp_path):
     folder = tmp_path / "cache"
     cache = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))

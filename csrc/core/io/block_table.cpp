@@ -383,7 +383,10 @@ void BlockTable::discard(std::int64_t block) {
   check({&block, 1});
   {
     const CacheRoom::Lock lock(*room_);
-    if (state_of(table_[block].state.load()) == kPresent && table_[block].era != head_->era) free(block);
+    if (state_of(table_[block].state.load()) == kPresent && table_[block].era != head_->era) {
+      table_[block].state.store(word_of(kLeaving, place_));
+      left_.push_back(block);
+    }
   }
   room_->announce();
 }

@@ -107,7 +107,7 @@ class BlockTable {
   [[nodiscard]] std::uint64_t checksum(std::int64_t block) const;
   // A doubtful block has the bytes of its checksum. Returns false if it is there no more: another process discarded it.
   bool vouch(std::int64_t block);
-  // A doubtful block is worth nothing: it is absent, and stays pinned.
+  // A doubtful block is worth nothing: it is left(), and stays pinned.
   void discard(std::int64_t block);
   // Removes blocks that are present and pinned by nobody, as far as their files are among the places, and returns how
   // many bytes. Throws std::system_error if some bytes cannot be given back; then the others are removed, and these
@@ -127,8 +127,8 @@ class BlockTable {
   // Clears what processes left that have ended, and returns whether there was anything. It calls for remove_left()
   // then, as a table does that was opened.
   bool recover();
-  // Blocks that leave, and that nobody removes now: processes which have ended were writing or removing them, or their
-  // bytes could not be given back. They count until remove_left() has removed them.
+  // Blocks that leave, and that nobody removes now: processes which have ended were writing or removing them, they were
+  // discarded, or their bytes could not be given back. They count until remove_left() has removed them.
   std::vector<std::int64_t> left();
   // Removes those whose files are among the places; returns and throws as evict().
   std::uint64_t remove_left(const Places& places);

@@ -252,6 +252,8 @@ class BlockCache:
         claimed, arriving, lacking, doubtful = held
         self._fetch(claims)  # before anything that may raise: others wait for what is claimed
         bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
+        if bad:
+            remove_left(self.table, self.mirrors.place)
         missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
         while len(lacking) and self._make_room(lacking):
             claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True, claims)
