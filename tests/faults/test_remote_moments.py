@@ -16,7 +16,7 @@ from waiting import until
 import memload
 from memload import _core
 from memload.engine import fetched_batches
-from memload.formats.remote import block_cache, cache_folder
+from memload.formats.remote import block_cache, cache_folder, run_fetch
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder
 from memload.formats.remote.descriptors import Descriptor
 
@@ -316,7 +316,7 @@ def interrupts(at):
     lines = []
 
     def trace(frame, _event, _argument):
-        if frame.f_code.co_filename == block_cache.__file__ and frame.f_code.co_name in BRINGS:
+        if frame.f_code.co_filename in (block_cache.__file__, run_fetch.__file__) and frame.f_code.co_name in BRINGS:
             lines.append(frame.f_lineno)
             if len(lines) == at:
                 raise KeyboardInterrupt
@@ -325,7 +325,7 @@ def interrupts(at):
     return trace
 
 
-BRINGS = ("_bring", "_fetch", "_runs")
+BRINGS = ("_bring", "_fetch", "runs_of")
 
 
 def test_an_interrupt_at_any_line_leaves_nothing_claimed_that_nobody_asks_for(url, folder):

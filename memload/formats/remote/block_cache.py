@@ -7,13 +7,12 @@ hold(blocks): pin -> claim what is absent -> request -> mirror file -> checksum 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +42,7 @@ from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at
 from memload.formats.remote.objects import Objects, Part
 from memload.formats.remote.packed_objects import PackedObjects
 from memload.formats.remote.patience import Blocks, Patience, Seen
-from memload.formats.remote.run_fetch import RunFetch
+from memload.formats.remote.run_fetch import RunFetch, claiming, runs_of
 from memload.sizes import counted, format_size
 
 NEVER = np.iinfo(np.int32).max
@@ -176,7 +175,7 @@ class BlockCache:
                 "shuffle by memload.BlockShuffle, which reads neighbours together"
             )
         held = None
-        with self._claiming() as claims:
+        with claiming(self.table) as claims:
             try:
                 held = self.table.hold(blocks, self.limit, False, claims)
                 self._forget_errors(held[1])
@@ -200,12 +199,12 @@ class BlockCache:
         self._raise_of(missing)  # afterwards: a block that is absent by now has its error by now
         if has_to_wait:
             return missing
-        with self._claiming() as claims:
+        with claiming(self.table) as claims:
             return self._bring(self.table.hold(missing, self.limit, True, claims), claims)
 
     def take_over(self, missing: Blocks) -> None:
         """Ask for those of some blocks that another process asked for and does not bring."""
-        with self._claiming() as claims:
+        with claiming(self.table) as claims:
             self.table.take_over(missing, claims)
             self._fetch(claims)
 
@@ -263,9 +262,8 @@ class BlockCache:
 
     def _forget_errors(self, arriving: Blocks) -> None:
         """Forget errors that nobody waited for, of blocks that another process asks for by now."""
-        if self._errors and len(arriving):
-            states = self.table.states(0, self.table.blocks)[arriving]
-            for block in arriving[states & OF_OTHERS != 0].tolist():
+        for block in arriving.tolist() if self._errors else ():
+            if self.table.states(block, 1)[0] & OF_OTHERS:
                 self._errors.pop(block, None)
 
     def _raise_of(self, blocks: Blocks) -> None:
@@ -328,21 +326,10 @@ class BlockCache:
             claimed = np.sort(claims[-1])
             for block in claimed.tolist() if self._errors else ():
                 self._errors.pop(block, None)  # of an earlier request
-            for first, count in _runs(claimed, self._begins, most):
+            for first, count in runs_of(claimed, self._begins, most):
                 link().fetch(RunFetch(self, first, count))
                 claims[-1] = claimed[claimed >= first + count]
             claims.pop()
-
-    @contextlib.contextmanager
-    def _claiming(self) -> Iterator[list[Blocks]]:
-        """Have a list of what was claimed; what is left in it is absent again where an interrupt or an error comes."""
-        claims: list[Blocks] = []
-        try:
-            yield claims
-        except BaseException:
-            for claimed in claims:
-                self.table.failed(claimed)
-            raise
 
     def store(self, first: int, number: int, offset: int, data: Any) -> None:
         """Write the bytes of claimed blocks, from `first` on, to their mirror file.
@@ -429,9 +416,8 @@ class BlockCache:
         freed = 0
         with self._lock:
             while freed < wanted and (chosen := self._choose(wanted - freed)):
-                count = evicted(self.table, chosen, self.mirrors.place)
+                freed += (count := evicted(self.table, chosen, self.mirrors.place))
                 self.counts.evicted += count
-                freed += count
         if freed < wanted and self.folder is not None and self._entry is not None:
             freed += self.folder.make_room(wanted - freed, self._entry)
         return bool(self.room.used + need <= self.limit)
@@ -462,17 +448,3 @@ class BlockCache:
         some = np.argpartition(-keys, count - 1)[:count]
         order = some[np.argsort(-keys[some], kind="stable")]
         return list(zip(free[order].tolist(), self.next_use[free[order]].tolist(), strict=True))
-
-
-def _runs(blocks: Blocks, begins: frozenset[int], most: int) -> list[tuple[int, int]]:
-    """Return rising numbers of blocks as runs (first, count) of neighbours in one file, none longer than `most`."""
-    runs: list[tuple[int, int]] = []
-    first = count = 0
-    for block in blocks.tolist():
-        if count and first + count == block and count < most and block not in begins:
-            count += 1
-            continue
-        if count:
-            runs.append((first, count))
-        first, count = block, 1
-    return [*runs, (first, count)] if count else runs
