@@ -92,6 +92,11 @@ class CacheRoom:
         A number that changes when something may have happened.
         """
     @property
+    def is_there(self) -> bool:
+        """
+        Whether its file is still where it was opened, and not removed or replaced.
+        """
+    @property
     def used(self) -> int:
         """
         Bytes of all blocks that are there, arriving or leaving.
@@ -114,22 +119,22 @@ class BlockTable:
     def checksum(self, block: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     def discard(self, block: typing.SupportsInt | typing.SupportsIndex) -> None:
-        ...
-    def evict(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
         """
-        Those of the blocks that may be removed now; `gone` has to follow.
+        Let a block be `left`.
+        """
+    def evict(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], files: collections.abc.Mapping[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> int:
+        """
+        Remove blocks that are present and not pinned, and lie in one of some files; returns how many bytes. `files`: by its number a file's descriptor, or -1 if it is there no more, and where it begins there. Raises OSError if bytes cannot be given back; these blocks are `left`.
         """
     def failed(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
-        ...
-    def gone(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         ...
     def has_to_wait(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> bool:
         """
         Whether some arrive or leave, and none is absent, so that `hold` is of no use yet.
         """
-    def hold(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], limit: typing.SupportsInt | typing.SupportsIndex, again: bool = False) -> tuple:
+    def hold(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], limit: typing.SupportsInt | typing.SupportsIndex, again: bool = False, claims: list | None = None) -> tuple:
         """
-        Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are claimed, arriving by others, lacking room, doubtful.
+        Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are claimed, arriving by others, lacking room, doubtful. The claimed ones are appended to `claims` before.
         """
     def hold_all(self) -> bool:
         """
@@ -137,7 +142,7 @@ class BlockTable:
         """
     def left(self) -> numpy.typing.NDArray[numpy.int64]:
         """
-        Blocks that ended processes were writing or removing; their bytes may go, and `gone` has to follow.
+        Blocks that were discarded, that ended processes wrote or removed, or that could not be given back.
         """
     def let_go(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
@@ -149,6 +154,10 @@ class BlockTable:
         """
         Clear what processes left that have ended; returns whether there was anything, and `left` may have some.
         """
+    def remove_left(self, files: collections.abc.Mapping[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> int:
+        """
+        Remove those that lie in one of some files; arguments, result and errors are those of `evict`.
+        """
     def states(self, first: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.uint8]:
         """
         Of each: 0 absent, 1 arriving, 2 present, 3 written or leaving; + 4 if pinned, + 8 if another process wants it, + 16 if another process moves it.
@@ -157,9 +166,9 @@ class BlockTable:
         """
         Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there, but for those that another process has taken over. With `reserve` the file system is asked for their space before. Raises OSError; then those that are not there have no bytes, and `failed` has to follow.
         """
-    def take_over(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+    def take_over(self, blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], claims: list | None = None) -> numpy.typing.NDArray[numpy.int64]:
         """
-        Claim those that another process claimed and does not seem to bring; returns them.
+        Claim those that another process claimed and does not seem to bring; returns them. `claims`: as in `hold`.
         """
     def vouch(self, block: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
@@ -188,6 +197,11 @@ class BlockTable:
     def is_alone(self) -> bool:
         """
         Whether no other process has the table.
+        """
+    @property
+    def is_there(self) -> bool:
+        """
+        Whether its file is still where it was opened, and not removed or replaced.
         """
     @property
     def room(self) -> CacheRoom:

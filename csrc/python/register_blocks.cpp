@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -41,7 +43,13 @@ void check_signals(Undo&& undo) {
   throw raised;
 }
 
-py::tuple hold_blocks(BlockTable& table, const Indices& blocks, std::uint64_t limit, bool again) {
+// Python raises what a signal raises before it takes what a call returned, too: hence a list, which the caller has.
+void note(const std::optional<py::list>& claims, const py::array_t<std::int64_t>& claimed) {
+  if (claims) py::list(*claims).append(claimed);
+}
+
+py::tuple hold_blocks(BlockTable& table, const Indices& blocks, std::uint64_t limit, bool again,
+                      const std::optional<py::list>& claims) {
   BlockTable::Held held;
   {
     const WithoutGil released;
@@ -51,7 +59,9 @@ py::tuple hold_blocks(BlockTable& table, const Indices& blocks, std::uint64_t li
     table.failed(held.claimed);
     if (!again) table.let_go(view(blocks));
   });
-  return py::make_tuple(array_of_blocks(held.claimed), array_of_blocks(held.arriving), array_of_blocks(held.lacking),
+  const py::array_t<std::int64_t> claimed = array_of_blocks(held.claimed);
+  note(claims, claimed);
+  return py::make_tuple(claimed, array_of_blocks(held.arriving), array_of_blocks(held.lacking),
                         array_of_blocks(held.doubtful));
 }
 
@@ -85,16 +95,17 @@ void store_blocks(BlockTable& table, std::int64_t first, const std::vector<std::
   }
 }
 
-// Calls that take the lock of the room, for which another process may have to be waited for.
-template <auto kMethod, auto kUndo>
-py::array_t<std::int64_t> chosen_blocks(BlockTable& table, const Indices& blocks) {
-  std::vector<std::int64_t> chosen;
+py::array_t<std::int64_t> take_over_blocks(BlockTable& table, const Indices& blocks,
+                                           const std::optional<py::list>& claims) {
+  std::vector<std::int64_t> taken;
   {
     const WithoutGil released;
-    chosen = (table.*kMethod)(view(blocks));
+    taken = table.take_over(view(blocks));
   }
-  check_signals([&] { (table.*kUndo)(chosen); });
-  return array_of_blocks(chosen);
+  check_signals([&] { table.failed(taken); });
+  const py::array_t<std::int64_t> claimed = array_of_blocks(taken);
+  note(claims, claimed);
+  return claimed;
 }
 
 py::array_t<std::int64_t> left_blocks(BlockTable& table) {
@@ -104,6 +115,27 @@ py::array_t<std::int64_t> left_blocks(BlockTable& table) {
     left = table.left();
   }
   return array_of_blocks(left);
+}
+
+// Of each file by its number: a descriptor, or -1, and where the file begins there.
+using Places = std::map<std::size_t, std::pair<int, std::uint64_t>>;
+
+BlockTable::Places places_of(const Places& given) {
+  BlockTable::Places places;
+  for (const auto& [number, place] : given) places[number] = {place.first, place.second};
+  return places;
+}
+
+std::uint64_t evict_blocks(BlockTable& table, const Indices& blocks, const Places& files) {
+  const BlockTable::Places places = places_of(files);
+  const WithoutGil released;
+  return table.evict(view(blocks), places);
+}
+
+std::uint64_t remove_left_blocks(BlockTable& table, const Places& files) {
+  const BlockTable::Places places = places_of(files);
+  const WithoutGil released;
+  return table.remove_left(places);
 }
 
 template <auto kMethod>
@@ -163,6 +195,8 @@ void register_room(py::module_& m) {
            }),
            py::arg("path") = "",
            "A file that the processes of a machine share; \"\": memory of this process. Raises OSError.")
+      .def_property_readonly("is_there", &CacheRoom::is_there,
+                             "Whether its file is still where it was opened, and not removed or replaced.")
       .def("shut", &CacheRoom::shut, "Keep other processes from opening it, if none has it; returns whether.")
       .def("admit", &CacheRoom::admit, "Let other processes open it again.")
       .def_property_readonly("used", &CacheRoom::used, "Bytes of all blocks that are there, arriving or leaving.")
@@ -200,11 +234,14 @@ void register_block_table(py::module_& m) {
       .def_property_readonly("first_blocks", &first_blocks, "The first block of each file, and the end of the last.")
       .def_property_readonly("was_alone", &BlockTable::was_alone,
                              "Whether no other process had the table when it was opened.")
+      .def_property_readonly("is_there", &BlockTable::is_there,
+                             "Whether its file is still where it was opened, and not removed or replaced.")
       .def_property_readonly("is_alone", &BlockTable::is_alone, "Whether no other process has the table.")
       .def("bytes_of", &BlockTable::bytes_of, py::arg("block"))
       .def("hold", &hold_blocks, py::arg("blocks"), py::arg("limit"), py::arg("again") = false,
+           py::arg("claims") = py::none(),
            "Pin blocks, and claim the absent ones while the room has at most `limit` bytes. Returns those that are "
-           "claimed, arriving by others, lacking room, doubtful.")
+           "claimed, arriving by others, lacking room, doubtful. The claimed ones are appended to `claims` before.")
       .def(
           "has_to_wait", [](const BlockTable& table, const Indices& blocks) { return table.has_to_wait(view(blocks)); },
           py::arg("blocks"), "Whether some arrive or leave, and none is absent, so that `hold` is of no use yet.")
@@ -216,17 +253,19 @@ void register_block_table(py::module_& m) {
            "Write the bytes of claimed blocks at an offset of a file; then the blocks from `first` on are there, but "
            "for those that another process has taken over. With `reserve` the file system is asked for their space "
            "before. Raises OSError; then those that are not there have no bytes, and `failed` has to follow.")
-      .def("take_over", &chosen_blocks<&BlockTable::take_over, &BlockTable::failed>, py::arg("blocks"),
-           "Claim those that another process claimed and does not seem to bring; returns them.")
+      .def("take_over", &take_over_blocks, py::arg("blocks"), py::arg("claims") = py::none(),
+           "Claim those that another process claimed and does not seem to bring; returns them. `claims`: as in `hold`.")
       .def_static("is_in_use", &BlockTable::is_in_use, py::arg("path"),
                   "Whether a process has the table in a file open, this one included. Raises OSError.")
       .def("failed", &with_blocks<&BlockTable::failed>, py::arg("blocks"))
       .def("checksum", &BlockTable::checksum, py::arg("block"), release)
       .def("vouch", &BlockTable::vouch, py::arg("block"), release, "Returns False if the block is there no more.")
-      .def("discard", &BlockTable::discard, py::arg("block"), release)
-      .def("evict", &chosen_blocks<&BlockTable::evict, &BlockTable::stay>, py::arg("blocks"),
-           "Those of the blocks that may be removed now; `gone` has to follow.")
-      .def("gone", &with_blocks<&BlockTable::gone>, py::arg("blocks"))
+      .def("discard", &BlockTable::discard, py::arg("block"), release, "Let a block be `left`.")
+      .def(
+          "evict", &evict_blocks, py::arg("blocks"), py::arg("files"),
+          "Remove blocks that are present and not pinned, and lie in one of some files; returns how many bytes. "
+          "`files`: by its number a file's descriptor, or -1 if it is there no more, and where it begins there. Raises "
+          "OSError if bytes cannot be given back; these blocks are `left`.")
       .def(
           "want", [](BlockTable& table, const Indices& blocks, bool wanted) { table.want(view(blocks), wanted); },
           py::arg("blocks"), py::arg("wanted"), "Say whether this process has a use for them.")
@@ -239,7 +278,9 @@ void register_block_table(py::module_& m) {
       .def("recover", &BlockTable::recover, release,
            "Clear what processes left that have ended; returns whether there was anything, and `left` may have some.")
       .def("left", &left_blocks,
-           "Blocks that ended processes were writing or removing; their bytes may go, and `gone` has to follow.");
+           "Blocks that were discarded, that ended processes wrote or removed, or that could not be given back.")
+      .def("remove_left", &remove_left_blocks, py::arg("files"),
+           "Remove those that lie in one of some files; arguments, result and errors are those of `evict`.");
 }
 
 void register_blocks_of(py::module_& m) {

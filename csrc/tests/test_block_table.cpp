@@ -8,7 +8,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -20,6 +22,7 @@
 
 #include "core/base/error.h"
 #include "core/io/block_table.h"
+#include "core/io/sparse_file.h"
 #include "tests/check.h"
 
 namespace {
@@ -64,6 +67,14 @@ void store(BlockTable& table, std::int64_t first, std::span<const std::uint64_t>
 void bring(BlockTable& table, const Blocks& blocks) {
   for (const std::int64_t block : table.hold(blocks, kPlenty).claimed) store(table, block, kNoChecksum);
 }
+
+// Both files as if somebody had removed them: what leaves has no bytes.
+const BlockTable::Places kNowhere{{0, {}}, {1, {}}};
+// Both files as such of which the file system takes back nothing.
+const BlockTable::Places kRefusing = [] {
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  return BlockTable::Places{{0, {null}}, {1, {null}}};
+}();
 
 TEST(a_last_block_of_a_file_has_what_is_left) {
   const auto table = own_table();
@@ -160,9 +171,9 @@ TEST(a_second_pin_keeps_what_the_first_lets_go) {
   CHECK(table->hold(first, kPlenty).claimed.empty());
   table->let_go(first);
   CHECK(table->holds(0, 0, 1));
-  CHECK(table->evict(first).empty());
+  CHECK_EQ(table->evict(first, kNowhere), 0u);
   table->let_go(first);
-  CHECK(table->evict(first) == first);
+  CHECK_EQ(table->evict(first, kNowhere), kBlock);
 }
 
 TEST(room_is_taken_by_claims_and_given_back_by_what_goes_or_fails) {
@@ -177,8 +188,7 @@ TEST(room_is_taken_by_claims_and_given_back_by_what_goes_or_fails) {
   CHECK_EQ(table->room()->used(), kBlock);
   CHECK(table->hold(Blocks{1, 2}, 2 * kBlock, /*again=*/true).claimed == Blocks({1}));
   table->let_go(all);
-  CHECK(table->evict(Blocks{0, 1, 2}) == Blocks({0}));  // 1 is on its way, 2 is absent
-  table->gone(Blocks{0});
+  CHECK_EQ(table->evict(Blocks{0, 1, 2}, kNowhere), kBlock);  // 1 is on its way, 2 is absent
   CHECK_EQ(table->room()->used(), kBlock);
 }
 
@@ -194,9 +204,9 @@ TEST(a_block_is_claimed_by_one_of_two_tables_and_seen_by_both) {
   store(*one, 0, kNoChecksum);
   CHECK(other->holds(0, 0, 1));
   one->let_go(first);
-  CHECK(one->evict(first).empty());  // the other has it pinned
+  CHECK_EQ(one->evict(first, kNowhere), 0u);  // the other has it pinned
   other->let_go(first);
-  CHECK(one->evict(first) == first);
+  CHECK_EQ(one->evict(first, kNowhere), kBlock);
 }
 
 TEST(what_a_dead_process_left_is_cleared) {
@@ -215,7 +225,7 @@ TEST(what_a_dead_process_left_is_cleared) {
   CHECK(mine->hold(Blocks{1}, kPlenty).arriving == Blocks({1}));
   CHECK(mine->recover());
   CHECK(mine->hold(Blocks{1}, kPlenty, /*again=*/true).claimed == Blocks({1}));
-  CHECK(mine->evict(Blocks{0}) == Blocks({0}));
+  CHECK_EQ(mine->evict(Blocks{0}, kNowhere), kBlock);
   CHECK(!mine->recover());
 }
 
@@ -227,7 +237,7 @@ TEST(the_bytes_that_a_dead_process_left_count_until_they_are_removed) {
     const auto theirs = folder.table();
     bring(*theirs, {0, 1});
     theirs->let_go(Blocks{0});
-    theirs->evict(Blocks{0});
+    CHECK_THROWS(std::system_error, theirs->evict(Blocks{0}, kRefusing));
     theirs->hold(Blocks{2, 3}, kPlenty);
     theirs->begin_writing(2, 1);
     ::_exit(0);
@@ -236,10 +246,14 @@ TEST(the_bytes_that_a_dead_process_left_count_until_they_are_removed) {
   ::waitpid(child, &status, 0);
   CHECK(mine->recover());
   CHECK(mine->left() == Blocks({0, 2}));
-  CHECK(mine->left().empty());
   CHECK(mine->states(0, 4) == std::vector<std::uint8_t>({3, 2, 3, 0}));
   CHECK_EQ(mine->room()->used(), 3 * kBlock);
-  mine->gone(Blocks{0, 2});
+  CHECK_EQ(mine->remove_left({{1, {}}}), 0u);  // they lie in the other file
+  CHECK_THROWS(std::system_error, mine->remove_left(kRefusing));
+  CHECK_EQ(mine->left().size(), 2u);
+  CHECK_EQ(mine->room()->used(), 3 * kBlock);
+  CHECK_EQ(mine->remove_left(kNowhere), 2 * kBlock);
+  CHECK(mine->left().empty());
   CHECK_EQ(mine->room()->used(), kBlock);
 }
 
@@ -294,22 +308,45 @@ TEST(what_a_thread_writes_or_removes_is_ended_by_nothing_else) {
   CHECK(table->hold(first, kPlenty, /*again=*/true).claimed == first);
   store(*table, 0, kNoChecksum);
   table->let_go(first);
-  CHECK(table->evict(first) == first);
+  CHECK_THROWS(std::system_error, table->evict(first, kRefusing));
   table->failed(first);
   table->arrived(0, kNoChecksum);
   CHECK(table->states(0, 1) == std::vector<std::uint8_t>({3}));
-  table->gone(first);
+  CHECK_EQ(table->remove_left(kNowhere), kBlock);
   CHECK_EQ(table->room()->used(), 0u);
 }
 
-TEST(what_was_evicted_may_stay) {
+TEST(what_is_evicted_leaves_its_file_as_far_as_the_file_is_stated) {
   const auto table = own_table();
-  bring(*table, {0, 1});
-  table->let_go(Blocks{0, 1});
-  CHECK(table->evict(Blocks{0}) == Blocks({0}));
-  table->stay(Blocks{0, 1, 2});
-  CHECK(table->states(0, 3) == std::vector<std::uint8_t>({2, 2, 0}));
+  std::FILE* const stream = std::tmpfile();
+  const int file = ::fileno(stream);
+  const std::vector<std::byte> data(6 * kBlock, std::byte{7});
+  memload::write_part(file, 0, data, false);
+  bring(*table, {0, 1, 4});
+  table->let_go(Blocks{1, 4});
+  CHECK_EQ(table->evict(Blocks{0, 1, 4}, {{0, {file, kBlock}}}), kBlock);
+  CHECK(table->states(0, 5) == std::vector<std::uint8_t>({2 | 4, 0, 0, 0, 2}));
+  for (std::uint64_t block = 0; block < 6; ++block) {
+    std::byte found{};
+    CHECK_EQ(::pread(file, &found, 1, static_cast<off_t>(block * kBlock)), 1);
+    CHECK_EQ(static_cast<int>(found), block == 2 ? 0 : 7);  // the file begins with the second one
+  }
+  std::fclose(stream);
+}
+
+TEST(what_the_file_system_does_not_take_back_counts_until_it_does) {
+  const auto table = own_table();
+  bring(*table, {0, 1, 4});
+  table->let_go(Blocks{0, 1, 4});
+  BlockTable::Places half = kNowhere;
+  half[0] = kRefusing.at(0);
+  CHECK_THROWS(std::system_error, table->evict(Blocks{0, 4}, half));
+  CHECK(table->states(0, 5) == std::vector<std::uint8_t>({3, 2, 0, 0, 0}));
+  CHECK(table->left() == Blocks({0}));
   CHECK_EQ(table->room()->used(), 2 * kBlock);
+  CHECK_EQ(table->evict(Blocks{0}, kNowhere), 0u);  // it leaves already
+  CHECK_EQ(table->remove_left(kNowhere), kBlock);
+  CHECK_EQ(table->room()->used(), kBlock);
 }
 
 TEST(a_pin_that_was_never_had_is_not_ended) {
@@ -317,7 +354,7 @@ TEST(a_pin_that_was_never_had_is_not_ended) {
   const Blocks first{0};
   table->let_go(first);
   bring(*table, first);
-  CHECK(table->evict(first).empty());
+  CHECK_EQ(table->evict(first, kNowhere), 0u);
 }
 
 TEST(what_is_in_use_is_told_without_a_table) {
@@ -431,6 +468,9 @@ TEST(a_block_that_another_process_discarded_is_not_vouched_for) {
   const auto other = folder.table();
   CHECK(one->hold(Blocks{0}, kPlenty).doubtful == Blocks({0}));
   other->discard(0);
+  CHECK(other->left() == Blocks({0}));
+  CHECK_EQ(other->room()->used(), kBlock);  // its bytes are still there
+  CHECK_EQ(other->remove_left(kNowhere), kBlock);
   CHECK(!one->vouch(0));
   bring(*other, {0});
   CHECK(one->vouch(0));
@@ -477,6 +517,7 @@ TEST(blocks_of_earlier_processes_are_doubtful_until_somebody_vouches) {
   CHECK(!now->hold_all());
   now->vouch(0);
   now->discard(1);
+  now->remove_left(kNowhere);
   const auto again = now->hold(Blocks{0, 1}, kPlenty, /*again=*/true);
   CHECK(again.doubtful.empty());
   CHECK(again.claimed == Blocks({1}));
@@ -490,12 +531,12 @@ TEST(a_set_that_is_there_can_be_held_as_a_whole) {
   table->let_go(all);
   CHECK(table->hold_all());
   CHECK(table->holds(1, 0, 2 * kBlock));
-  CHECK(table->evict(all).empty());
+  CHECK_EQ(table->evict(all, kNowhere), 0u);
   table->let_go_all();
   CHECK(!table->holds(1, 0, 1));
   table->let_go_all();  // of which there is none
   CHECK(!table->holds_all());
-  CHECK(table->evict(all) == all);
+  CHECK_EQ(table->evict(all, kNowhere), 5 * kBlock + 1);
 }
 
 TEST(a_set_without_a_block_is_held_and_let_go) {
@@ -535,8 +576,41 @@ TEST(a_child_ends_nothing_of_its_parent_and_has_no_lock) {
   int status = 0;
   ::waitpid(child, &status, 0);
   CHECK_EQ(status, 0);
-  CHECK(table->evict(Blocks{0}).empty());
+  CHECK_EQ(table->evict(Blocks{0}, kNowhere), 0u);
   CHECK(folder.table()->states(0, 2) == std::vector<std::uint8_t>({2 | 4, 1 | 4 | 16}));
+}
+
+TEST(a_child_keeps_nothing_in_use_that_its_parent_closes) {
+  const Folder folder;
+  auto table = folder.table();
+  std::array<int, 2> ends{};
+  CHECK_EQ(::pipe(ends.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char said = 0;
+    ::close(ends[1]);
+    ::_exit(static_cast<int>(::read(ends[0], &said, 1)));  // until the parent closes its end
+  }
+  table.reset();
+  CHECK(!BlockTable::is_in_use(folder.blocks()));
+  CHECK(CacheRoom::open(folder.room())->shut());
+  ::close(ends[0]);
+  ::close(ends[1]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+}
+
+TEST(a_file_of_somebody_elses_stays_as_it_is) {
+  const Folder folder;
+  for (const std::string& path : {folder.room(), folder.blocks()}) {
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    CHECK_EQ(::pwrite(file, "mine", 4, 0), 4);
+    ::close(file);
+    CHECK_THROWS(std::runtime_error, folder.table());
+    CHECK_EQ(std::filesystem::file_size(path), 4u);
+    std::filesystem::remove(path);
+  }
 }
 
 TEST(a_table_of_other_blocks_is_refused) {
@@ -564,7 +638,7 @@ TEST(threads_never_see_a_held_block_leave) {
       const std::size_t at = static_cast<std::size_t>(block[0] < 4 ? block[0] : block[0] - 4) * kBlock;
       if (!table->holds(file, at, 1)) ++wrong;
       table->let_go(block);
-      table->gone(table->evict(block));
+      table->evict(block, kNowhere);
     }
   };
   std::vector<std::thread> threads;
@@ -572,8 +646,48 @@ TEST(threads_never_see_a_held_block_leave) {
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(wrong.load(), 0);
   const Blocks all{0, 1, 2, 3, 4, 5};
-  table->gone(table->evict(all));
+  table->evict(all, kNowhere);
   CHECK_EQ(table->room()->used(), 0u);
+}
+
+// Threads write, read and remove blocks of a file, and what one of them cannot remove another one does: no hole is
+// punched into the bytes of a newer download.
+TEST(what_is_held_keeps_its_bytes_while_others_remove) {
+  const auto table = own_table();
+  std::FILE* const stream = std::tmpfile();
+  const BlockTable::Places places{{0, {::fileno(stream), 0}}, {1, {::fileno(stream), 4 * kBlock}}};
+  std::atomic<int> wrong{0};
+  const auto fetch = [&](std::int64_t number) {
+    const std::vector<std::byte> data(table->bytes_of(number), std::byte{7});
+    if (table->begin_writing(number, 1).empty()) return;
+    memload::write_part(::fileno(stream), static_cast<std::uint64_t>(number) * kBlock, data, false);
+    table->arrived(number, kNoChecksum);
+  };
+  const auto work = [&](std::int64_t seed) {
+    for (std::int64_t round = 0; round < 300; ++round) {
+      const Blocks block{(round * 7 + seed) % 6};
+      auto held = table->hold(block, kPlenty);
+      while (true) {
+        for (const std::int64_t claimed : held.claimed) fetch(claimed);
+        if (held.arriving.empty()) break;
+        table->remove_left(places);
+        held = table->hold(block, kPlenty, /*again=*/true);
+      }
+      std::byte found{};
+      const auto at = static_cast<off_t>(block[0]) * static_cast<off_t>(kBlock);
+      if (::pread(::fileno(stream), &found, 1, at) != 1 || found != std::byte{7}) ++wrong;
+      table->let_go(block);
+      try {
+        table->evict(block, round % 3 == 0 ? kRefusing : places);
+      } catch (const std::system_error&) {  // the next one that waits for the block removes it
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::int64_t seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+  std::fclose(stream);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 """The folder of a cache that a kill or a damage has left: what is wrong goes, all else stays, no byte is wrong."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from programs import run
@@ -13,6 +15,7 @@ from waiting import until
 
 import memload
 from memload.cli.main import main
+from memload.formats.remote.cache_folder import evicted
 
 X = torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
 
@@ -127,6 +130,17 @@ def test_a_damaged_set_is_fetched_again_and_the_others_stay(sets, tmp_path, caps
     assert [one.name for one in folder.rglob("*") if one.is_file() and one.name != "room"] == ["notes.txt"]
 
 
+def test_the_bytes_of_a_damaged_set_count_no_more_while_another_one_is_read(sets, tmp_path):
+    folder = tmp_path / "cache"
+    two = opened(sets, folder, "two")
+    read(sets, folder)
+    (path,) = [path for path in folder.glob("*/shard-00003*") if path.parent != cache_of(two)._entry.path]
+    path.unlink()
+    one = opened(sets, folder)
+    assert cache_of(one).room.used == 0
+    assert torch.equal(one[33]["x"], X[33])
+
+
 def test_the_command_names_a_damaged_set(sets, tmp_path, capsys):
     folder = tmp_path / "cache"
     read(sets, folder)
@@ -161,6 +175,39 @@ def test_a_room_that_was_removed_is_made_again_unless_processes_read_through_it(
         opened(sets, folder, "two")
     assert main(["cache", "list", str(folder)]) == 2
     assert not (folder / "room").exists()
+
+
+@pytest.mark.parametrize("has_read", [False, True])
+def test_a_folder_that_is_removed_and_made_anew_gives_nobody_wrong_bytes(sets, tmp_path, has_read):
+    """Who had the old one open would write into the new mirror files, and read its own, or punch holes into them."""
+    folder = tmp_path / "cache"
+    ds = opened(sets, folder)
+    assert not has_read or torch.equal(ds[0]["x"], X[0])
+    shutil.rmtree(folder)
+    anew = memload.open(f"file://{sets / 'one'}", cache=folder, cache_bytes="65MB")
+    assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(anew, 8)]), X)
+    cache = cache_of(ds)
+    if has_read:
+        assert torch.equal(ds[0]["x"], X[0])
+        with pytest.raises(FileNotFoundError, match=r"removed or replaced .* open the set again.*shard-0000[1-7]"):
+            cache.hold(np.arange(cache.table.blocks))
+        evicted(cache.table, np.arange(cache.table.blocks), cache.mirrors.place)
+    with pytest.raises(FileNotFoundError, match="removed or replaced"):
+        ds[63]
+    new = cache_of(anew)
+    new.hold(np.arange(new.table.blocks))
+    assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(anew, 8)]), X)
+    assert new.counts.requests == len(new.files)
+
+
+def test_a_folder_that_was_made_anew_is_emptied_by_nobody_who_had_the_old_one(sets, tmp_path):
+    """Their locks are not those of its readers."""
+    folder = tmp_path / "cache"
+    cache = cache_of(opened(sets, folder))
+    shutil.rmtree(folder)
+    read(sets, folder, "two")
+    assert cache.folder.make_room(1, cache._entry) == 0
+    assert cache_of(opened(sets, folder, "two")).room.used > 0
 
 
 # A remover takes the lock between a maker's folder and the maker's own lock, and is suspended then.

@@ -139,7 +139,7 @@ def test_blocks_that_cannot_be_claimed_keep_the_pins_that_others_have(opened, mo
         patched.setattr(cache, "table", Other(cache.table, hold=hold))
         with pytest.raises(TimeoutError, match="has the lock"):
             cache.begin(blocks)
-    assert len(cache.table.evict(blocks)) == 0
+    assert cache.table.evict(blocks, {0: (-1, 0)}) == 0
     cache.let_go(blocks)
 
 
@@ -156,6 +156,42 @@ def test_an_error_that_comes_while_it_is_looked_for_is_raised(opened, monkeypatc
     monkeypatch.setattr(cache, "table", Other(table, has_to_wait=has_to_wait))
     with pytest.raises(memload.ShardReadError, match="too late"):
         cache.proceed(blocks)
+
+
+def test_blocks_that_are_not_those_of_their_checksums_leave_the_disk_also_where_the_store_fails(
+    in_store, proxy, tmp_path
+):
+    options = {"cache": tmp_path / "cache", "cache_bytes": next(ROOMS)}
+    ds = memload.open(URL, **options)
+    assert torch.equal(ds[0]["x"], X[0])
+    gone = weakref.ref(cache_of(ds))
+    del ds
+    until(lambda: gone() is None)
+    (mirror,) = (tmp_path / "cache").glob("*/shard-00000.safetensors")
+    mirror.write_bytes(b"x" * mirror.stat().st_size)
+    ds = memload.open(URL, **options)
+    proxy.always = ("shard-", 403)
+    with pytest.raises(PermissionError):
+        ds[0]
+    cache = cache_of(ds)
+    assert cache.room.used == 0
+    bad = cache.bytes_of(np.arange(2))  # of row 0, which spans them
+    assert mirror.stat().st_blocks * 512 <= mirror.stat().st_size - bad
+    proxy.mend()
+    assert torch.equal(ds[0]["x"], X[0])
+
+
+def test_an_error_that_nobody_waited_for_is_not_that_of_another_process(in_store, proxy, tmp_path):
+    folder = tmp_path / "cache"
+    cache = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))
+    cache.give_up(range(1), memload.ShardReadError("long ago"))
+    other = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))
+    blocks = np.arange(1)
+    other.table.hold(blocks, other.limit, False)
+    missing = cache.begin(blocks)
+    assert len(cache.proceed(missing)) == 1
+    other.table.failed(blocks)
+    cache.let_go(blocks)
 
 
 def test_blocks_of_an_earlier_process_that_cannot_be_read_leave_nobody_waiting(in_store, proxy, tmp_path):

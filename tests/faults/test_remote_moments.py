@@ -1,10 +1,12 @@
 """Processes that open, count, clear or read a shared cache at the same moment: each pauses where it hurts most."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +16,15 @@ from waiting import until
 import memload
 from memload import _core
 from memload.engine import fetched_batches
-from memload.formats.remote import cache_folder
+from memload.formats.remote import block_cache, cache_folder, run_fetch
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder
+from memload.formats.remote.descriptors import Descriptor
 
 X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
 
 
 IS_KILLED = """
-import os, signal, sys
+import contextlib, os, signal, sys
 import numpy as np
 import memload
 
@@ -29,7 +32,9 @@ cache = memload.open(sys.argv[1], cache=sys.argv[2], cache_bytes="64MB").fields[
 blocks = np.arange(cache.table.blocks)
 cache.hold(blocks)
 cache.let_go(blocks)
-cache.table.evict(blocks)
+refusing = os.open(os.devnull, os.O_RDWR)
+with contextlib.suppress(OSError):
+    cache.table.evict(blocks, {number: (refusing, 0) for number in range(len(cache.files))})
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -130,7 +135,7 @@ def test_blocks_without_a_known_etag_are_fetched_again_beside_other_processes(ur
     assert other.states(0, other.blocks).tolist() == [2 | 4] * other.blocks
 
 
-@pytest.mark.parametrize("by", ["who opens", "who waits", "who waits again"])
+@pytest.mark.parametrize("by", ["who opens", "who waits", "who waits again", "who was interrupted"])
 def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder, by):
     """Else they would lie on the disk beside the room that is counted."""
     waits = None if by == "who opens" else cache_of(opened(url, folder))
@@ -143,9 +148,49 @@ def test_bytes_that_a_killed_process_was_about_to_remove_are_removed(url, folder
     else:
         if by == "who waits again":
             waits.table.recover()  # and did not get the lock once more, to ask which blocks are left
+        if by == "who was interrupted":
+            waits.table.recover()
+            assert len(waits.table.left()) == waits.table.blocks  # as it was about to be told
         waits.recover()
     assert on_disk(one) == 0
     assert waits.room.used == 0
+
+
+def test_processes_that_make_a_cache_at_the_same_moment_share_it(folder, monkeypatch):
+    looks = []
+
+    def is_folder_just_before(path, look=cache_folder.is_folder):
+        looks.append(look(path))
+        if len(looks) == 1:
+            _core.CacheRoom(str(folder / "room"))  # as another process makes it
+        return looks[-1]
+
+    monkeypatch.setattr(cache_folder, "is_folder", is_folder_just_before)
+    assert CacheFolder(folder).sets() == []
+    assert looks[0] is False
+
+
+@pytest.mark.parametrize("does", ["counts", "makes room", "clears"])
+def test_a_set_that_another_process_removes_meanwhile_stops_nobody(url, folder, monkeypatch, does):
+    one = filled(url, folder)
+    opening, removes, sets = CacheFolder(folder), CacheFolder(folder), CacheFolder.sets
+
+    def removed_then(self):
+        found = sets(self)
+        monkeypatch.undo()
+        assert removes.clear(one) == (one.nbytes, True)
+        return found
+
+    monkeypatch.setattr(CacheFolder, "sets", removed_then)
+    if does == "makes room":
+        assert opening.make_room(1, CachedSet(folder, "", 1, ())) == 0
+    else:
+        (found,) = opening.sets()
+        assert (opening.held(found) if does == "counts" else opening.clear(found)) == {
+            "counts": 0,
+            "clears": (0, True),
+        }[does]
+    assert list(folder.iterdir()) == [folder / "room"]
 
 
 def half_removed(one):
@@ -181,8 +226,55 @@ def on_disk(one):
     return sum((one.path / file.name).stat().st_blocks for file in one.files) * 512
 
 
+def test_a_removal_that_is_interrupted_leaves_the_count_right(url, folder):
+    cache, opened_files = cache_of(opened(url, folder)), []
+    blocks = np.arange(cache.table.blocks)
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    (one,) = cache_folder._sets_in(folder)
+
+    def place(number):
+        if len(opened_files) == 2:
+            raise KeyboardInterrupt
+        opened_files.append(number)
+        return cache.mirrors.place(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        cache_folder.evicted(cache.table, blocks, place)
+    assert cache.room.used == on_disk(one)
+    cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
+    assert cache.room.used == on_disk(one) == 0
+
+
+def test_what_the_file_system_does_not_take_back_counts_and_is_tried_again(url, folder):
+    cache, blocks = cache_of(opened(url, folder)), np.arange(8)
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    used, before = cache.room.used, descriptors()
+    with (
+        Path(os.devnull).open("r+b") as refusing,
+        pytest.raises(OSError, match=r"take back the bytes of 8 .* try again"),
+    ):
+        cache_folder.evicted(cache.table, blocks, lambda _number: (Descriptor(os.dup(refusing.fileno())), 0))
+    assert cache.room.used == used
+    assert descriptors() == before
+    missing = cache.begin(blocks)
+    assert cache.table.has_to_wait(missing)
+    cache.recover()
+    assert cache.room.used == 0
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    assert (cache.table.states(0, 8) == (2 | 4)).all()
+
+
+def descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 @pytest.mark.parametrize("call", ["hold", "take_over", "evict"])
-def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(tmp_path, call, request):
+def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed_or_half_removed(
+    tmp_path, call, request
+):
     """It is raised as soon as the lock is had, before anybody knows what was claimed."""
     handler = signal.signal(
         signal.SIGINT, signal.default_int_handler
@@ -199,6 +291,7 @@ def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(
         with (tmp_path / "mirror").open("w+b") as mirror:
             table.store(0, [0, 0], mirror.fileno(), 0, bytes(8192), False)
         table.let_go(blocks)
+    arguments = {"hold": [8192, False], "take_over": [], "evict": [{0: (-1, 0)}]}[call]
     before, has_lock = table.states(0, 2).tolist(), threading.Event()
 
     def interrupt():
@@ -212,10 +305,48 @@ def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed(
     thread.start()
     has_lock.wait()
     with pytest.raises(KeyboardInterrupt):
-        getattr(table, call)(blocks, *([8192, False] if call == "hold" else []))
+        getattr(table, call)(blocks, *arguments)
     thread.join()
     after = table.states(0, 2) & (cache_folder.STATE | cache_folder.PINNED)
-    assert after.tolist() == ([0 | 4] * 2 if call == "take_over" else before)
+    assert after.tolist() == {"hold": before, "take_over": [0 | 4] * 2, "evict": [0, 0]}[call]
+
+
+def interrupts(at):
+    """Return a function for `sys.settrace` that raises an interrupt at one of the lines that bring blocks."""
+    lines = []
+
+    def trace(frame, _event, _argument):
+        if frame.f_code.co_filename in (block_cache.__file__, run_fetch.__file__) and frame.f_code.co_name in BRINGS:
+            lines.append(frame.f_lineno)
+            if len(lines) == at:
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+BRINGS = ("_bring", "_fetch", "runs_of")
+
+
+def test_an_interrupt_at_any_line_leaves_nothing_claimed_that_nobody_asks_for(url, folder):
+    """Whoever needs it next, this process above all, would wait for it without end."""
+    cache = cache_of(opened(url, folder))
+    blocks, at, brought = np.arange(cache.table.blocks), 0, False
+    while not brought:
+        at += 1
+        sys.settrace(interrupts(at))
+        try:
+            cache.begin(blocks)
+            brought = True
+        except KeyboardInterrupt:
+            brought = False
+        finally:
+            sys.settrace(None)
+        until(lambda: not (cache.table.states(0, len(blocks)) & cache_folder.STATE == cache_folder.ARRIVING).any(), 30)
+        pinned = cache.table.states(0, len(blocks)) & cache_folder.PINNED
+        assert pinned.any() == brought
+        cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
+    assert at > 30
 
 
 class Whole:

@@ -76,6 +76,7 @@ BlockTable::~BlockTable() {
       clear(std::uint64_t{1} << place_);
     } catch (const std::exception&) {  // the next one that looks clears it: the place is nobody's from now on
     }
+    lock_bytes(file_, F_OFD_SETLK, F_UNLCK, kPlacesAt + place_);  // which children that were forked would keep
   }
   if (head_ != nullptr) ::munmap(head_, mapped_);
   if (file_ >= 0) ::close(file_);
@@ -134,6 +135,8 @@ void BlockTable::take_place() {
   throw std::runtime_error(path_ + ": 64 processes read through this cache already; give further ones another folder");
 }
 
+bool BlockTable::is_there() const { return path_.empty() || lies_at(file_, path_); }
+
 bool BlockTable::is_alone() const {
   for (unsigned place = 0; place < kPlaces; ++place) {
     if (place != place_ && is_alive(place)) return false;
@@ -164,12 +167,6 @@ bool BlockTable::clear(std::uint64_t dead) {
     }
   }
   return found;
-}
-
-std::vector<std::int64_t> BlockTable::left() {
-  const CacheRoom::Lock lock(*room_);
-  end_late();
-  return std::exchange(left_, {});
 }
 
 bool BlockTable::recover() {
@@ -314,18 +311,8 @@ void BlockTable::end_claim(std::int64_t number) {
   if (is_own(number, kArriving)) free(number);
 }
 
-void BlockTable::end_leaving(std::int64_t number) {
-  if (is_own(number, kLeaving)) free(number);
-}
-
-void BlockTable::end_eviction(std::int64_t number) {
-  if (is_own(number, kLeaving)) table_[number].state.store(word_of(kPresent, 0));
-}
-
 void BlockTable::let_go(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_pin); }
 void BlockTable::failed(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_claim); }
-void BlockTable::gone(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_leaving); }
-void BlockTable::stay(std::span<const std::int64_t> blocks) { end(check(blocks), &BlockTable::end_eviction); }
 void BlockTable::unwritten(Run run) { end(numbers_of(run), &BlockTable::end_trial); }
 
 // Nobody else reads or writes the checksum of a block that is being written.
@@ -396,24 +383,12 @@ void BlockTable::discard(std::int64_t block) {
   check({&block, 1});
   {
     const CacheRoom::Lock lock(*room_);
-    if (state_of(table_[block].state.load()) == kPresent && table_[block].era != head_->era) free(block);
+    if (state_of(table_[block].state.load()) == kPresent && table_[block].era != head_->era) {
+      table_[block].state.store(word_of(kLeaving, place_));
+      left_.push_back(block);
+    }
   }
   room_->announce();
-}
-
-std::vector<std::int64_t> BlockTable::evict(std::span<const std::int64_t> blocks) {
-  check(blocks);
-  std::vector<std::int64_t> leaving;
-  const CacheRoom::Lock lock(*room_);
-  end_late();
-  if (head_->whole.load() != 0) return leaving;
-  for (const std::int64_t number : blocks) {
-    Block& block = table_[number];
-    if (state_of(block.state.load()) != kPresent || block.pins.load() != 0) continue;
-    block.state.store(word_of(kLeaving, place_));
-    leaving.push_back(number);
-  }
-  return leaving;
 }
 
 bool BlockTable::hold_all() {

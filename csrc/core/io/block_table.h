@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -19,7 +20,7 @@ namespace memload {
 // The blocks of one set. A block is `block_bytes` of a file, counted from its beginning; the last one of a file may be
 // shorter. The table is memory that processes share through a file, so that they download each block once:
 //
-//   absent --hold--> arriving --begin_writing--> written --arrived--> present --evict--> leaving --gone--> absent
+//   absent --hold--> arriving --begin_writing--> written --arrived--> present --evict--> leaving --> absent
 //
 // A process pins blocks while it reads them or is about to, and a pinned block is not evicted. What arrives may be
 // taken over from a process that is suspended; what it is writing or removing may not, since it goes on with that
@@ -40,6 +41,14 @@ class BlockTable {
     std::int64_t first = 0;
     std::int64_t count = 0;
   };
+
+  // Where the bytes of a file of the table lie: in an open file, from a byte of it on; or nowhere, if somebody removed
+  // the file.
+  struct Place {
+    int file = -1;
+    std::uint64_t begin = 0;
+  };
+  using Places = std::map<std::size_t, Place>;  // by the numbers of files
 
   // What hold() found of blocks, each of which is pinned now.
   struct Held {
@@ -66,6 +75,8 @@ class BlockTable {
   [[nodiscard]] std::uint64_t bytes_of(std::int64_t block) const;
   // Whether no other process had the table when it was opened.
   [[nodiscard]] bool was_alone() const noexcept { return was_alone_; }
+  // Whether its file is still where it was opened; if not, others that open it have another table.
+  [[nodiscard]] bool is_there() const;
   // Whether no other process has it. With the room's lock that stays so.
   [[nodiscard]] bool is_alone() const;
   [[nodiscard]] const std::shared_ptr<CacheRoom>& room() const noexcept { return room_; }
@@ -96,14 +107,12 @@ class BlockTable {
   [[nodiscard]] std::uint64_t checksum(std::int64_t block) const;
   // A doubtful block has the bytes of its checksum. Returns false if it is there no more: another process discarded it.
   bool vouch(std::int64_t block);
-  // A doubtful block is worth nothing: it is absent, and stays pinned.
+  // A doubtful block is worth nothing: it is left(), and stays pinned.
   void discard(std::int64_t block);
-  // Takes blocks that are present and pinned by nobody out of use, and returns them: their bytes may be removed now,
-  // and then gone() has to be called.
-  std::vector<std::int64_t> evict(std::span<const std::int64_t> blocks);
-  void gone(std::span<const std::int64_t> blocks);
-  // Blocks that evict() returned are in use again; their bytes are all there.
-  void stay(std::span<const std::int64_t> blocks);
+  // Removes blocks that are present and pinned by nobody, as far as their files are among the places, and returns how
+  // many bytes. Throws std::system_error if some bytes cannot be given back; then the others are removed, and these
+  // blocks are left().
+  std::uint64_t evict(std::span<const std::int64_t> blocks, const Places& places);
 
   // Says which blocks this process has a use for in the rest of its pass; others prefer to evict those of no use.
   void want(std::span<const std::int64_t> blocks, bool wanted);
@@ -115,12 +124,14 @@ class BlockTable {
   void let_go_all();
   // Whether this process has pinned all blocks.
   [[nodiscard]] bool holds_all() const noexcept { return whole_.load(std::memory_order_relaxed) != 0; }
-  // Clears what processes left that have ended, and returns whether there was anything. It calls for left() then, as a
-  // table does that was opened.
+  // Clears what processes left that have ended, and returns whether there was anything. It calls for remove_left()
+  // then, as a table does that was opened.
   bool recover();
-  // Blocks that processes which have ended were writing or removing; they are leaving now: their bytes may be removed,
-  // and then gone() has to be called. Each is returned once.
+  // Blocks that leave, and that nobody removes now: processes which have ended were writing or removing them, they were
+  // discarded, or their bytes could not be given back. They count until remove_left() has removed them.
   std::vector<std::int64_t> left();
+  // Removes those whose files are among the places; returns and throws as evict().
+  std::uint64_t remove_left(const Places& places);
 
   // Whether these bytes of a file are there and stay there: present and pinned by this process.
   [[nodiscard]] bool holds(std::size_t file, std::size_t offset, std::size_t bytes) const noexcept;
@@ -147,7 +158,8 @@ class BlockTable {
   void end_trial(std::int64_t number);
   void end_claim(std::int64_t number);
   void end_leaving(std::int64_t number);
-  void end_eviction(std::int64_t number);
+  void end_in_vain(std::int64_t number);
+  std::uint64_t remove(std::span<std::int64_t> leaving, const Places& places);
   std::span<const std::int64_t> check(std::span<const std::int64_t> blocks) const;
   void check_range(std::int64_t first, std::int64_t count) const;
   [[nodiscard]] std::size_t file_of(std::int64_t block) const;

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fork.h"
@@ -69,8 +70,8 @@ struct CacheRoom::Page {
   std::atomic<std::uint32_t> events;
 };
 
-CacheRoom::CacheRoom(int file, Page* page, std::chrono::milliseconds longest_lock)
-    : file_(file), page_(page), longest_lock_(longest_lock), born_(fork_generation()) {}
+CacheRoom::CacheRoom(std::string path, int file, Page* page, std::chrono::milliseconds longest_lock)
+    : path_(std::move(path)), file_(file), page_(page), longest_lock_(longest_lock), born_(fork_generation()) {}
 
 std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path, std::chrono::milliseconds longest_lock) {
   const int file = path.empty() ? memory_file("memload-room") : open_file(path);
@@ -81,7 +82,7 @@ std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path, std::chrono:
     ::close(file);
     throw;
   }
-  std::shared_ptr<CacheRoom> room(new CacheRoom(file, page, longest_lock));
+  std::shared_ptr<CacheRoom> room(new CacheRoom(path, file, page, longest_lock));
   std::uint64_t fresh = 0;
   if (!page->magic.compare_exchange_strong(fresh, kRoomMagic) && fresh != kRoomMagic) {
     throw std::runtime_error(path + ": not a file of a cache of memload's; give another folder");
@@ -92,6 +93,8 @@ std::shared_ptr<CacheRoom> CacheRoom::open(const std::string& path, std::chrono:
 }
 
 CacheRoom::~CacheRoom() {
+  if (born_ == fork_generation())
+    lock_bytes(file_, F_OFD_SETLK, F_UNLCK, kUsersAt);  // which forked children would keep
   ::munmap(page_, kPage);
   ::close(file_);
 }
@@ -107,6 +110,8 @@ CacheRoom::Lock::Lock(CacheRoom& room, std::chrono::milliseconds longest)
 }
 
 CacheRoom::Lock::~Lock() { lock_bytes(file_, F_OFD_SETLK, F_UNLCK, kLockAt); }
+
+bool CacheRoom::is_there() const { return path_.empty() || lies_at(file_, path_); }
 
 bool CacheRoom::shut() const { return lock_bytes(file_, F_OFD_SETLK, F_WRLCK, kUsersAt) == 0; }
 void CacheRoom::admit() const { lock_bytes(file_, F_OFD_SETLK, F_RDLCK, kUsersAt); }

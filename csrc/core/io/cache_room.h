@@ -44,6 +44,8 @@ class CacheRoom {
   // Keeps other processes from opening the room until admit(), if none has it; returns whether that is so.
   [[nodiscard]] bool shut() const;
   void admit() const;
+  // Whether its file is still where it was opened; if not, others that open it have another lock.
+  [[nodiscard]] bool is_there() const;
   [[nodiscard]] std::chrono::milliseconds longest_lock() const noexcept { return longest_lock_; }
   [[nodiscard]] std::uint64_t used() const noexcept;
   // Corrects what is counted as used, of a room that is shut. What died may have left too much in the count.
@@ -63,8 +65,9 @@ class CacheRoom {
 
  private:
   struct Page;
-  CacheRoom(int file, Page* page, std::chrono::milliseconds longest_lock);
+  CacheRoom(std::string path, int file, Page* page, std::chrono::milliseconds longest_lock);
 
+  std::string path_;
   int file_;
   Page* page_;
   std::chrono::milliseconds longest_lock_;

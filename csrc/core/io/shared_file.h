@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <stdexcept>
 #include <string>
 
 #include "core/base/error.h"
@@ -41,15 +42,28 @@ inline int open_file(const std::string& path) {
   return file;
 }
 
+// Whether an open file still lies at a path: somebody may have removed it, and another process made it anew.
+inline bool lies_at(int file, const std::string& path) {
+  struct stat own{}, found{};
+  return ::fstat(file, &own) == 0 && ::stat(path.c_str(), &found) == 0 && own.st_dev == found.st_dev &&
+         own.st_ino == found.st_ino;
+}
+
 inline void* map_file(int file, std::size_t bytes, const std::string& path) {
   struct stat info{};
   if (::fstat(file, &info) != 0) throw_errno(path + ": cannot stat");
-  if (static_cast<std::size_t>(info.st_size) < bytes && ::ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+  if (info.st_size != 0 && static_cast<std::size_t>(info.st_size) < bytes) {
+    throw std::runtime_error(path +
+                             ": not a file of a cache of memload's, or damaged; give another folder, or remove it");
+  }
+  if (info.st_size == 0 && ::ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     throw_errno(path + ": cannot grow");
   }
   // Without disk space of its own, a page that is written to later would end the process when the disk is full.
   if (!path.empty()) {
-    errno = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+    do {
+      errno = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+    } while (errno == EINTR);
     if (errno != 0) throw_errno(path + ": no disk space for it");
   }
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

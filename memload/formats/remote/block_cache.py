@@ -33,7 +33,7 @@ from memload.formats.remote.cache_folder import (
     RemoteFile,
     evicted,
     present,
-    removed,
+    remove_left,
     telling_of_a_full_disk,
 )
 from memload.formats.remote.etags import Etags
@@ -42,7 +42,7 @@ from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at
 from memload.formats.remote.objects import Objects, Part
 from memload.formats.remote.packed_objects import PackedObjects
 from memload.formats.remote.patience import Blocks, Patience, Seen
-from memload.formats.remote.run_fetch import RunFetch
+from memload.formats.remote.run_fetch import RunFetch, claiming, runs_of
 from memload.sizes import counted, format_size
 
 NEVER = np.iinfo(np.int32).max
@@ -111,7 +111,7 @@ class BlockCache:
             with telling_of_a_full_disk(keeping.folder):
                 self.folder = CacheFolder(keeping.folder)
                 self._entry, self.table = self.folder.opened(objects.url, content, block_bytes, files)
-            self.mirrors = Mirrors(self._entry)
+            self.mirrors = Mirrors(self._entry, self.table)
         self._etags = Etags(None if self._entry is None else self._entry.path / ETAGS)
         self._unknown: set[int] = set()  # files without a kept ETag, of which what earlier processes left is useless
         weakref.finalize(self, self.mirrors.close)
@@ -174,12 +174,16 @@ class BlockCache:
                 f"and its cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or "
                 "shuffle by memload.BlockShuffle, which reads neighbours together"
             )
-        held = self.table.hold(blocks, self.limit, False)
-        try:
-            missing = self._bring(held)
-        except BaseException:
-            self.let_go(blocks)
-            raise
+        held = None
+        with claiming(self.table) as claims:
+            try:
+                held = self.table.hold(blocks, self.limit, False, claims)
+                self._forget_errors(held[1])
+                missing = self._bring(held, claims)
+            except BaseException:
+                if held is not None or claims:
+                    self.let_go(blocks)
+                raise
         self.counts.misses += len(missing)
         self.counts.hits += len(blocks) - len(missing)
         return missing
@@ -193,11 +197,16 @@ class BlockCache:
         """
         has_to_wait = self.table.has_to_wait(missing)
         self._raise_of(missing)  # afterwards: a block that is absent by now has its error by now
-        return missing if has_to_wait else self._bring(self.table.hold(missing, self.limit, True))
+        if has_to_wait:
+            return missing
+        with claiming(self.table) as claims:
+            return self._bring(self.table.hold(missing, self.limit, True, claims), claims)
 
     def take_over(self, missing: Blocks) -> None:
         """Ask for those of some blocks that another process asked for and does not bring."""
-        self._fetch(self.table.take_over(missing))
+        with claiming(self.table) as claims:
+            self.table.take_over(missing, claims)
+            self._fetch(claims)
 
     def is_lacking(self, absent: Blocks) -> bool:
         """Whether the first of some absent blocks lacks room, and none of them is absent since its request failed."""
@@ -208,7 +217,7 @@ class BlockCache:
     def recover(self) -> None:
         """Clear what processes left that have ended, and remove the bytes of blocks that they wrote or removed."""
         self.table.recover()
-        removed(self.table, self.table.left(), self.mirrors.place)  # of an earlier call, too, that could not go on
+        remove_left(self.table, self.mirrors.place)  # of an earlier call, too, that could not go on
 
     def let_go(self, blocks: Blocks) -> None:
         """End a pin of each block."""
@@ -237,17 +246,25 @@ class BlockCache:
             self.let_go(blocks)
             raise
 
-    def _bring(self, held: tuple[Blocks, Blocks, Blocks, Blocks]) -> Blocks:
+    def _bring(self, held: tuple[Blocks, Blocks, Blocks, Blocks], claims: list[Blocks]) -> Blocks:
         """Do what `BlockTable.hold` found to do; return the blocks that are not there yet."""
         claimed, arriving, lacking, doubtful = held
-        self._fetch(claimed)  # before anything that may raise: others wait for what is claimed
+        self._fetch(claims)  # before anything that may raise: others wait for what is claimed
         bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
+        if bad:
+            remove_left(self.table, self.mirrors.place)
         missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
         while len(lacking) and self._make_room(lacking):
-            claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True)
+            claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True, claims)
             missing += [claimed, arriving]
-            self._fetch(claimed)
+            self._fetch(claims)
         return np.concatenate([*missing, lacking])
+
+    def _forget_errors(self, arriving: Blocks) -> None:
+        """Forget errors that nobody waited for, of blocks that another process asks for by now."""
+        for block in arriving.tolist() if self._errors else ():
+            if self.table.states(block, 1)[0] & OF_OTHERS:
+                self._errors.pop(block, None)
 
     def _raise_of(self, blocks: Blocks) -> None:
         if not self._errors:
@@ -302,19 +319,17 @@ class BlockCache:
         offset = (block - self._bounds[number]) * self._block_bytes
         return number, offset, min(count * self._block_bytes, self.files[number].nbytes - offset)
 
-    def _fetch(self, claimed: Blocks) -> None:
-        """Begin the requests for claimed blocks; neighbours are asked for at once."""
-        if len(claimed) == 0:
-            return
-        for block in claimed.tolist() if self._errors else ():
-            self._errors.pop(block, None)  # of an earlier request
+    def _fetch(self, claims: list[Blocks]) -> None:
+        """Begin the requests for claimed blocks, which are no longer among the claims then; neighbours go together."""
         most = max(1, _MOST_OF_A_REQUEST // self._block_bytes)
-        for first, count in _runs(np.sort(claimed), self._begins, most):
-            try:
+        while claims:
+            claimed = np.sort(claims[-1])
+            for block in claimed.tolist() if self._errors else ():
+                self._errors.pop(block, None)  # of an earlier request
+            for first, count in runs_of(claimed, self._begins, most):
                 link().fetch(RunFetch(self, first, count))
-            except BaseException:
-                self.table.failed(claimed[claimed >= first])
-                raise
+                claims[-1] = claimed[claimed >= first + count]
+            claims.pop()
 
     def store(self, first: int, number: int, offset: int, data: Any) -> None:
         """Write the bytes of claimed blocks, from `first` on, to their mirror file.
@@ -401,9 +416,8 @@ class BlockCache:
         freed = 0
         with self._lock:
             while freed < wanted and (chosen := self._choose(wanted - freed)):
-                count = evicted(self.table, chosen, self.mirrors.place)
+                freed += (count := evicted(self.table, chosen, self.mirrors.place))
                 self.counts.evicted += count
-                freed += count
         if freed < wanted and self.folder is not None and self._entry is not None:
             freed += self.folder.make_room(wanted - freed, self._entry)
         return bool(self.room.used + need <= self.limit)
@@ -434,17 +448,3 @@ class BlockCache:
         some = np.argpartition(-keys, count - 1)[:count]
         order = some[np.argsort(-keys[some], kind="stable")]
         return list(zip(free[order].tolist(), self.next_use[free[order]].tolist(), strict=True))
-
-
-def _runs(blocks: Blocks, begins: frozenset[int], most: int) -> list[tuple[int, int]]:
-    """Return rising numbers of blocks as runs (first, count) of neighbours in one file, none longer than `most`."""
-    runs: list[tuple[int, int]] = []
-    first = count = 0
-    for block in blocks.tolist():
-        if count and first + count == block and count < most and block not in begins:
-            count += 1
-            continue
-        if count:
-            runs.append((first, count))
-        first, count = block, 1
-    return [*runs, (first, count)] if count else runs

@@ -36,6 +36,7 @@ _FORMAT = "memload-cache"
 STATE, ARRIVING, PRESENT, MOVING, PINNED, OF_OTHERS = 3, 1, 2, 3, 4, 16
 """Of `BlockTable.states`: the bits of the state, three states, the bit of a pin, and that of another's block."""
 _AT_ONCE = 1 << 16  # blocks
+_FILES_AT_ONCE = 64
 _REMOVALS = 3  # of a set while it is opened
 
 
@@ -96,7 +97,7 @@ class CachedSet:
             table = BlockTable(room, str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files])
         except RuntimeError as error:
             raise FormatError(str(error)) from None
-        removed(table, table.left(), self._places())
+        remove_left(table, self._places())
         return table
 
     def remove_blocks(self, table: BlockTable, blocks: Sequence[int] | Any) -> int:
@@ -111,31 +112,45 @@ class CachedSet:
 def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
     """Take blocks out of a table and their bytes out of the mirror files; return how many bytes.
 
+    An interrupt finds each block in its place, or gone: each is removed within one call of the core.
+
     Args:
         table: the table.
         blocks: numbers of blocks; those that are pinned, or not there, stay as they are.
         place: returns for the number of a file its descriptor, and where it begins there.
+
+    Raises:
+        OSError: a mirror file cannot be opened, or the file system does not take bytes back, which count until it does.
     """
-    return removed(table, table.evict(np.asarray(blocks, dtype=np.int64)), place)
+    wanted = np.asarray(blocks, dtype=np.int64)
+    return sum(table.evict(some, files) for some, files in _by_files(table, wanted, place))
 
 
-def removed(table: BlockTable, leaving: Any, place: Place) -> int:
-    """Take the bytes of blocks that are leaving out of the mirror files; return how many bytes. Args as `evicted`."""
-    if len(leaving) == 0:
-        return 0
-    freed = 0
+def remove_left(table: BlockTable, place: Place) -> None:
+    """Remove what ended processes were writing or removing, and what could not be removed.
+
+    Arguments and errors are those of `evicted`.
+    """
+    for _, files in _by_files(table, table.left(), place):
+        table.remove_left(files)
+
+
+def _by_files(table: BlockTable, blocks: Any, place: Place) -> Iterator[tuple[Any, dict[Any, tuple[int, int]]]]:
+    """Yield the blocks of some files, and the places of these, which are open until the next ones are asked for."""
+    numbers = np.searchsorted(table.first_blocks, blocks, side="right") - 1
+    found = np.unique(numbers)
+    for first in range(0, len(found), _FILES_AT_ONCE):
+        some = found[first : first + _FILES_AT_ONCE]
+        places = {number: _place_if_there(place, number) for number in some.tolist()}
+        files = {number: (-1, 0) if one is None else (one[0].number, one[1]) for number, one in places.items()}
+        yield blocks[np.isin(numbers, some)], files
+
+
+def _place_if_there(place: Place, number: int) -> tuple[Descriptor, int] | None:
     try:
-        firsts = np.asarray(table.first_blocks)
-        for block in leaving.tolist():
-            number = int(np.searchsorted(firsts, block, side="right")) - 1
-            nbytes = table.bytes_of(block)
-            with contextlib.suppress(FileNotFoundError):  # somebody removed the mirror file
-                file, base = place(number)
-                give_back(file.number, base + (block - int(firsts[number])) * table.block_bytes, nbytes)
-            freed += nbytes
-    finally:
-        table.gone(leaving)
-    return freed
+        return place(number)
+    except FileNotFoundError:  # somebody removed the mirror file, and the bytes with it
+        return None
 
 
 class CacheFolder:
@@ -177,7 +192,8 @@ class CacheFolder:
             raise FileExistsError(f"{self.path}: a file; cache= takes a folder")
         self.path.mkdir(parents=True, exist_ok=True)
         if not is_folder(self.path):
-            if any(self.path.iterdir()):
+            has_content = any(not path.name.startswith(PREFIX) for path in self.path.iterdir())
+            if has_content and not is_folder(self.path):  # else another process makes the cache at the same moment
                 raise FileExistsError(f"{self.path}: this folder has other content; give cache= an empty or a new one")
             _check_punching(self.path)
 
@@ -213,6 +229,12 @@ class CacheFolder:
             self._empty(one)
 
     def _empty(self, one: CachedSet) -> None:
+        with contextlib.suppress(FormatError):  # a damaged table does not say which blocks it has
+            table = one.table(self.room)
+            if table.is_alone:
+                for blocks in present(table):
+                    one.remove_blocks(table, blocks)  # which count until then
+            del table
         mirrors = [(one.path / file.name, file.nbytes) for file in one.files]
         if emptied(self.room, one.path / TABLE, one.path / ETAGS, mirrors):
             self.damaged.add(one.key)
@@ -221,6 +243,8 @@ class CacheFolder:
         """Return the bytes of a set's blocks; 0 if its table is damaged. Raises OSError."""
         try:
             return held_bytes(self.table(one))
+        except FileNotFoundError:  # another process has removed it
+            return 0
         except FormatError:
             self.damaged.add(one.key)
             return 0
@@ -233,7 +257,7 @@ class CacheFolder:
             with contextlib.suppress(FileNotFoundError):
                 one = self.entry(url, content, block_bytes, files)
                 table = self.table(one)
-                if (one.path / SET).exists() and one.has_mirrors:
+                if (one.path / SET).exists() and one.has_mirrors and table.is_there:
                     return one, table
                 del table  # it was made anew amid the removal
         one = self.entry(url, content, block_bytes, files)
@@ -287,10 +311,12 @@ class CacheFolder:
     def make_room(self, nbytes: int, but: CachedSet) -> int:
         """Remove blocks of other sets, as far as no process uses them, until so many bytes are free of them."""
         freed = 0
-        for one in sorted((one for one in self.sets() if one != but), key=lambda one: one.path.stat().st_mtime):
+        if not self.room.is_there:  # what lies here by now belongs to others, who have another lock
+            return freed
+        for one in sorted((one for one in self.sets() if one != but), key=_modified):
             if freed >= nbytes:
                 break
-            with contextlib.suppress(FormatError):  # a process reads it, whose blocks stay anyway
+            with contextlib.suppress(FormatError, FileNotFoundError):  # a process reads it, or has removed it
                 for blocks in present(table := self.table(one)):
                     freed += one.remove_blocks(table, blocks)
         return freed
@@ -303,6 +329,8 @@ class CacheFolder:
         """
         try:
             table = self.table(one)
+        except FileNotFoundError:
+            return 0, True  # another process has removed it
         except FormatError:
             return 0, False  # a process reads it
         freed = sum(one.remove_blocks(table, blocks) for blocks in present(table))
@@ -314,6 +342,14 @@ class CacheFolder:
             with contextlib.suppress(OSError):  # somebody else has put a file there
                 one.path.rmdir()
         return freed, True
+
+
+def _modified(one: CachedSet) -> float:
+    """Return when the folder of a set was last modified; 0 if it is there no more."""
+    try:
+        return one.path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
@@ -356,7 +392,7 @@ def _set_at(path: Path) -> CachedSet | None:
 
 
 def _check_punching(folder: Path) -> None:
-    with tempfile.TemporaryFile(dir=folder) as file:
+    with tempfile.TemporaryFile(dir=folder, prefix=PREFIX) as file:
         file.write(b"\0" * 8192)
         file.flush()
         try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from mmap import PAGESIZE
+from pathlib import Path
 
 import numpy as np
 
 from memload._core import BlockTable, Storage
 from memload.errors import ShardReadError
 from memload.formats.remote.cache_folder import CachedSet, RemoteFile
-from memload.formats.remote.descriptors import Descriptor, Descriptors
+from memload.formats.remote.descriptors import Descriptor, Descriptors, identity_of
 
 
 class Mirrors:
@@ -23,14 +24,17 @@ class Mirrors:
 
     reserve = True
 
-    def __init__(self, entry: CachedSet) -> None:
+    def __init__(self, entry: CachedSet, table: BlockTable) -> None:
         self._entry = entry
-        self._open = Descriptors(entry.path)
         if not entry.has_mirrors:  # else the folder of the cache would have mended it
             raise ShardReadError(
                 f"{entry.path}: a mirror file of a shard of {entry.url} is missing there, or has another length than "
                 "the shard, while a process reads the set; open it again once that process has closed it"
             )
+        self._known = {file.name: identity_of((entry.path / file.name).stat()) for file in entry.files}
+        self._open = Descriptors(entry.path, self._known)
+        if not table.is_there:
+            raise self._removed(entry.path)
 
     def place(self, number: int) -> tuple[Descriptor, int]:
         """Return the descriptor of a file, and where it begins there."""
@@ -38,7 +42,14 @@ class Mirrors:
 
     def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
         """Map a file, which errors call `name`."""
-        return Storage.mirror(str(self._entry.path / self._entry.files[number].name), name, table, number, origin)
+        path = self._entry.path / self._entry.files[number].name
+        storage = Storage.mirror(str(path), name, table, number, origin)
+        if identity_of(path.stat()) != self._known[path.name]:
+            raise self._removed(path)
+        return storage
+
+    def _removed(self, path: Path) -> ShardReadError:
+        return ShardReadError(f"{path}: it was removed or replaced while {self._entry.url} was opened; open it again")
 
     def close(self) -> None:
         """Close the descriptors."""

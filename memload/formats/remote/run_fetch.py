@@ -1,17 +1,47 @@
-"""The request for blocks that are neighbours in one file of a set."""
+"""The requests for claimed blocks, one for those that are neighbours in one file of a set."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from memload._core import BlockTable
 from memload.errors import ShardReadError
 from memload.formats.remote.cache_folder import PINNED
 from memload.formats.remote.objects import Part
 
 if TYPE_CHECKING:
     from memload.formats.remote.block_cache import BlockCache
+
+
+@contextlib.contextmanager
+def claiming(table: BlockTable) -> Iterator[list[NDArray[np.int64]]]:
+    """Have a list of what is claimed; what is left in it is absent again where an interrupt or an error comes."""
+    claims: list[NDArray[np.int64]] = []
+    try:
+        yield claims
+    except BaseException:
+        for claimed in claims:
+            table.failed(claimed)
+        raise
+
+
+def runs_of(blocks: NDArray[np.int64], begins: frozenset[int], most: int) -> list[tuple[int, int]]:
+    """Return rising numbers of blocks as runs (first, count) of neighbours in one file, none longer than `most`."""
+    runs: list[tuple[int, int]] = []
+    first = count = 0
+    for block in blocks.tolist():
+        if count and first + count == block and count < most and block not in begins:
+            count += 1
+            continue
+        if count:
+            runs.append((first, count))
+        first, count = block, 1
+    return [*runs, (first, count)] if count else runs
 
 
 class RunFetch:
