@@ -16,7 +16,7 @@ from waiting import until
 import memload
 from memload import _core
 from memload.engine import fetched_batches
-from memload.formats.remote import block_cache, cache_folder, run_fetch
+from memload.formats.remote import block_cache, cache_folder, run_fetch, unfinished
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder
 from memload.formats.remote.descriptors import Descriptor
 
@@ -315,8 +315,9 @@ def interrupts(at):
     """Return a function for `sys.settrace` that raises an interrupt at one of the lines that bring blocks."""
     lines = []
 
-    def trace(frame, _event, _argument):
-        if frame.f_code.co_filename in (block_cache.__file__, run_fetch.__file__) and frame.f_code.co_name in BRINGS:
+    def trace(frame, event, _argument):
+        is_one = frame.f_code.co_filename in (block_cache.__file__, run_fetch.__file__) and event == "line"
+        if is_one and frame.f_code.co_name in BRINGS:
             lines.append(frame.f_lineno)
             if len(lines) == at:
                 raise KeyboardInterrupt
@@ -325,7 +326,7 @@ def interrupts(at):
     return trace
 
 
-BRINGS = ("_bring", "_fetch", "runs_of")
+BRINGS = ("begin", "claiming", "_bring", "_fetch", "runs_of")
 
 
 def test_an_interrupt_at_any_line_leaves_nothing_claimed_that_nobody_asks_for(url, folder):
@@ -347,6 +348,90 @@ def test_an_interrupt_at_any_line_leaves_nothing_claimed_that_nobody_asks_for(ur
         assert pinned.any() == brought
         cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
     assert at > 30
+
+
+def test_a_check_of_blocks_that_is_broken_off_lets_others_have_those_that_it_found_bad(url, folder):
+    one = filled(url, folder)
+    for file in one.files:
+        (one.path / file.name).write_bytes(bytes(file.nbytes))
+    cache = cache_of(opened(url, folder))
+    blocks = np.arange(cache.table.blocks)
+    checks = []
+
+    def interrupt_of_the_third(frame, event, _argument):
+        if event == "call" and frame.f_code.co_name == "_is_sound":
+            checks.append(frame.f_lineno)
+            if len(checks) == 3:
+                raise KeyboardInterrupt
+
+    sys.settrace(interrupt_of_the_third)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cache.begin(blocks)
+    finally:
+        sys.settrace(None)
+    states = cache.table.states(0, len(blocks)) & cache_folder.STATE
+    assert states.tolist() == [0, 0] + [cache_folder.PRESENT] * (len(blocks) - 2)
+    assert cache.room.used == sum(cache.table.bytes_of(block) for block in blocks[2:].tolist())
+
+
+def test_who_opens_a_set_without_a_mirror_file_waits_while_another_process_empties_it(url, folder):
+    """Both have its table open meanwhile, and neither would empty it while the other one has it."""
+    one = filled(url, folder)
+    other = CacheFolder(folder)
+    (one.path / one.files[2].name).unlink()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(opened(url, folder)))
+    with unfinished.locked(one.path):
+        table = one.table(other.room)
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        del table
+        other._empty(one)
+    thread.join()
+    assert len(found[0]) == len(X)
+    assert other.room.used == 0
+
+
+OVERLAID = """
+import ctypes, os, sys
+import torch
+import memload
+
+url, lower, folder = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), name)
+
+
+call("unshare", 0x20000)
+call("mount", b"none", b"/", None, 1 << 18 | 1 << 14, None)
+call("mount", b"tmpfs", folder.encode(), b"tmpfs", 0, b"")
+for name in ("upper", "work", "seen"):
+    os.mkdir(f"{folder}/{name}")
+layers = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work,xino=off"
+call("mount", b"overlay", f"{folder}/seen".encode(), b"overlay", 0, layers.encode())
+ds = memload.open(url, cache=f"{folder}/seen", cache_bytes="64MB")
+rows = torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)])
+print(torch.equal(rows, torch.arange(1, 33, dtype=torch.int32)[:, None].expand_as(rows)))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts overlays")
+def test_a_cache_that_a_container_image_holds_in_part_gives_the_rows_that_are_fetched_later(url, folder, tmp_path):
+    """An overlay copies a file when it is opened to be written; a mapping made before does not see the copy."""
+    cache = cache_of(opened(url, folder))
+    half = np.arange(0, cache.table.blocks, 2)
+    cache.hold(half)
+    cache.let_go(half)
+    del cache
+    (tmp_path / "layers").mkdir()
+    command = [sys.executable, "-c", OVERLAID, url, str(folder), str(tmp_path / "layers")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 class Whole:

@@ -179,7 +179,7 @@ class BlockTable {
   // Pins of this process, of each block. The room's lock guards changes; readers look without it.
   std::vector<std::atomic<std::uint32_t>> pins_;
   std::atomic<std::uint32_t> whole_{0};
-  std::vector<std::int64_t> left_;  // guarded by the room's lock
+  std::vector<std::int64_t> left_;  // leaving, owned by this process, in no thread's hands; guarded by the room's lock
   std::mutex late_mutex_;
   std::vector<std::pair<std::int64_t, End>> late_;  // to be done as soon as the room's lock is had
 };

@@ -13,7 +13,6 @@
 #include "core/readers/run_copier.h"
 
 namespace memload {
-namespace {}  // namespace
 
 // Bytes [begin, end) of the first output.
 class RaggedReader::Part {

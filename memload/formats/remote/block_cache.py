@@ -174,19 +174,19 @@ class BlockCache:
                 f"and its cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or "
                 "shuffle by memload.BlockShuffle, which reads neighbours together"
             )
-        held = None
-        with claiming(self.table) as claims:
-            try:
+        held, claims = None, list[Blocks]()
+        try:
+            with claiming(self.table, claims):
                 held = self.table.hold(blocks, self.limit, False, claims)
                 self._forget_errors(held[1])
                 missing = self._bring(held, claims)
-            except BaseException:
-                if held is not None or claims:
-                    self.let_go(blocks)
-                raise
-        self.counts.misses += len(missing)
-        self.counts.hits += len(blocks) - len(missing)
-        return missing
+            self.counts.misses += len(missing)
+            self.counts.hits += len(blocks) - len(missing)
+            return missing
+        except BaseException:
+            if held is not None or claims:  # `hold` appends to `claims` once it has pinned them
+                self.let_go(blocks)
+            raise
 
     def proceed(self, missing: Blocks) -> Blocks:
         """Return which of the blocks that were begun are still not there.
@@ -199,12 +199,12 @@ class BlockCache:
         self._raise_of(missing)  # afterwards: a block that is absent by now has its error by now
         if has_to_wait:
             return missing
-        with claiming(self.table) as claims:
+        with claiming(self.table, claims := list[Blocks]()):
             return self._bring(self.table.hold(missing, self.limit, True, claims), claims)
 
     def take_over(self, missing: Blocks) -> None:
         """Ask for those of some blocks that another process asked for and does not bring."""
-        with claiming(self.table) as claims:
+        with claiming(self.table, claims := list[Blocks]()):
             self.table.take_over(missing, claims)
             self._fetch(claims)
 
@@ -251,8 +251,6 @@ class BlockCache:
         claimed, arriving, lacking, doubtful = held
         self._fetch(claims)  # before anything that may raise: others wait for what is claimed
         bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
-        if bad:
-            remove_left(self.table, self.mirrors.place)
         missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
         while len(lacking) and self._make_room(lacking):
             claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True, claims)
@@ -305,6 +303,7 @@ class BlockCache:
         if len(data) == nbytes and xxhash.xxh3_64_intdigest(data) == self.table.checksum(block):
             return self.table.vouch(block)
         self.table.discard(block)
+        remove_left(self.table, self.mirrors.place)  # at once: others can ask for it again only then
         return False
 
     # Fetching.

@@ -27,7 +27,7 @@ from memload._core import BlockTable, CacheRoom, give_back
 from memload.errors import DiskSpaceError, FormatError
 from memload.formats.remote.damages import emptied
 from memload.formats.remote.descriptors import Descriptor, Descriptors
-from memload.formats.remote.unfinished import PREFIX, being_made, remove_unfinished
+from memload.formats.remote.unfinished import PREFIX, being_made, locked, remove_unfinished
 
 ROOM, SET, TABLE, ETAGS = "room", "set.json", "blocks", "etags"
 LEAST_BLOCK = 1 << 16
@@ -131,12 +131,20 @@ def remove_left(table: BlockTable, place: Place) -> None:
 
     Arguments and errors are those of `evicted`.
     """
+    errors: list[OSError] = []
     for _, files in _by_files(table, table.left(), place):
-        table.remove_left(files)
+        try:
+            table.remove_left(files)
+        except OSError as error:  # the bytes in other files may go
+            errors = errors or [error]
+    if errors:
+        raise errors.pop()
 
 
 def _by_files(table: BlockTable, blocks: Any, place: Place) -> Iterator[tuple[Any, dict[Any, tuple[int, int]]]]:
     """Yield the blocks of some files, and the places of these, which are open until the next ones are asked for."""
+    if len(blocks) == 0:
+        return
     numbers = np.searchsorted(table.first_blocks, blocks, side="right") - 1
     found = np.unique(numbers)
     for first in range(0, len(found), _FILES_AT_ONCE):
@@ -165,6 +173,7 @@ class CacheFolder:
     Raises:
         FileExistsError: the path is a file, or a folder with other content than a cache's.
         FileNotFoundError: its file `room` was removed while processes read through it.
+        FormatError: its file `room` is damaged, or somebody else's.
         OSError: it cannot be made, or its file system cannot give parts of files back.
     """
 
@@ -177,7 +186,10 @@ class CacheFolder:
         if not (self.path / ROOM).exists():
             self._check_unread()
         self.removed_unfinished = remove_unfinished(self.path)
-        self.room = CacheRoom(str(self.path / ROOM))
+        try:
+            self.room = CacheRoom(str(self.path / ROOM))
+        except RuntimeError as error:
+            raise FormatError(str(error)) from None
         self.damaged: set[str] = set()
         if self.room.shut():  # what others claimed while it is counted would be missing in the count
             try:
@@ -226,7 +238,9 @@ class CacheFolder:
     def _mend(self, one: CachedSet) -> None:
         """Empty a set of which mirror files are missing or have other lengths, unless a process reads it."""
         if not one.has_mirrors:
-            self._empty(one)
+            with locked(one.path):  # several that open it at once would keep one another from emptying it
+                if not one.has_mirrors:
+                    self._empty(one)
 
     def _empty(self, one: CachedSet) -> None:
         with contextlib.suppress(FormatError):  # a damaged table does not say which blocks it has

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def claiming(table: BlockTable) -> Iterator[list[NDArray[np.int64]]]:
-    """Have a list of what is claimed; what is left in it is absent again where an interrupt or an error comes."""
-    claims: list[NDArray[np.int64]] = []
+def claiming(table: BlockTable, claims: list[NDArray[np.int64]]) -> Iterator[None]:
+    """What is left in a list of what was claimed is absent again where an interrupt or an error comes."""
     try:
-        yield claims
+        yield
     except BaseException:
         for claimed in claims:
             table.failed(claimed)

@@ -12,10 +12,12 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = ".new-"
+_LONGEST_LOCK = 30.0
 _MIRROR = re.compile(r"chunks|shard-[\w-]+\.safetensors")  # as earlier versions made them before set.json
 
 
@@ -61,6 +63,26 @@ def _lock(folder: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time have a folder.
+
+    Where the file system has no locks, or a process keeps it for `_LONGEST_LOCK` seconds, do not wait for it.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            end = time.monotonic() + _LONGEST_LOCK
+            while not _lock(descriptor) and time.monotonic() < end:
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_unfinished(folder: Path) -> int:
