@@ -46,7 +46,8 @@ class Mirrors:
         path = self._entry.path / self._entry.files[number].name
         first, end = self._firsts[number : number + 2]
         if ((table.states(first, end - first) & STATE) != PRESENT).any():
-            self._open.of(path.name)  # an overlay copies a file that is opened to be written; the copy is to be mapped
+            # An overlay copies a file that is opened to be written, and the copy is to be mapped.
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
         storage = Storage.mirror(str(path), name, table, number, origin)
         if identity_of(path.stat()) != self._known[path.name]:
             raise self._removed(path)
