@@ -158,15 +158,21 @@ def test_an_error_that_comes_while_it_is_looked_for_is_raised(opened, monkeypatc
         cache.proceed(blocks)
 
 
-def test_blocks_that_are_not_those_of_their_checksums_leave_the_disk_also_where_the_store_fails(
-    in_store, proxy, tmp_path
-):
+def read_before(tmp_path):
+    """Read row 0 through a cache that is closed then; return the arguments that open it again."""
     options = {"cache": tmp_path / "cache", "cache_bytes": next(ROOMS)}
     ds = memload.open(URL, **options)
     assert torch.equal(ds[0]["x"], X[0])
     gone = weakref.ref(cache_of(ds))
     del ds
     until(lambda: gone() is None)
+    return options
+
+
+def test_blocks_that_are_not_those_of_their_checksums_leave_the_disk_also_where_the_store_fails(
+    in_store, proxy, tmp_path
+):
+    options = read_before(tmp_path)
     (mirror,) = (tmp_path / "cache").glob("*/shard-00000.safetensors")
     mirror.write_bytes(b"x" * mirror.stat().st_size)
     ds = memload.open(URL, **options)
@@ -196,12 +202,7 @@ def test_an_error_that_nobody_waited_for_is_not_that_of_another_process(in_store
 
 def test_blocks_of_an_earlier_process_that_cannot_be_read_leave_nobody_waiting(in_store, proxy, tmp_path):
     """What was claimed beside them is fetched all the same."""
-    options = {"cache": tmp_path / "cache", "cache_bytes": next(ROOMS)}
-    ds = memload.open(URL, **options)
-    assert torch.equal(ds[0]["x"], X[0])
-    gone = weakref.ref(cache_of(ds))
-    del ds
-    until(lambda: gone() is None)
+    options = read_before(tmp_path)
     cache = cache_of(memload.open(URL, **options))
     (mirror,) = (tmp_path / "cache").glob("*/shard-00000.safetensors")
     mirror.rename(tmp_path / "away")
