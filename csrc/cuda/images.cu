@@ -68,14 +68,6 @@ __global__ void __launch_bounds__(kThreads, Cast::kConstants ? kBlocksOfConstant
   }
 }
 
-template <class Cast>
-void launch(const typename Cast::In* src, typename Cast::Out* dst, const Images& work, const ImageAxes& axes,
-            const Draws& draws, const DeviceRule& rule, int device, cudaStream_t stream) {
-  const unsigned blocks = blocks_for((work.packets + kThreads - 1) / kThreads, device);
-  images_kernel<Cast><<<blocks, kThreads, 0, stream>>>(src, dst, work, axes, draws, KernelRule(rule));
-  check(cudaGetLastError(), "launch of images_kernel");
-}
-
 // How many images the launch takes that begins with image `first`: those of some whole draws, or a part of one.
 std::size_t images_at_once(std::size_t first, std::size_t per_draw, std::size_t packets) {
   const std::size_t most = std::max<std::size_t>(1, kMostPackets / packets);
@@ -91,6 +83,8 @@ void augment_images(const void* src, void* dst, std::size_t images, std::size_t 
   const std::uint32_t out_elements = shape.out_height * shape.out_width * shape.channels;
   if (out_elements == 0) return;
   const DeviceGuard guard(device);
+  Kernel<const void*, void*, Images, ImageAxes, Draws, KernelRule> kernel;
+  with_cast(rule, [&](auto cast) { kernel = decltype(kernel)::of<decltype(cast)>(images_kernel<decltype(cast)>); });
   const std::uint32_t packet = rule.to == Target::f32 ? 4 : 8;
   const std::uint32_t packets = out_elements / packet + (out_elements % packet != 0 ? 1 : 0);
   const ImageAxes axes(shape);
@@ -105,12 +99,11 @@ void augment_images(const void* src, void* dst, std::size_t images, std::size_t 
                       in_elements,
                       out_elements,
                       shape.planes};
-    with_cast(rule, [&](auto cast) {
-      using Cast = decltype(cast);
-      launch<Cast>(static_cast<const typename Cast::In*>(src) + first * in_elements,
-                   static_cast<typename Cast::Out*>(dst) + first * out_elements, work, axes, some, rule, device,
-                   static_cast<cudaStream_t>(stream));
-    });
+    const unsigned blocks = blocks_for((work.packets + kThreads - 1) / kThreads, device);
+    kernel.launch(blocks, static_cast<cudaStream_t>(stream),
+                  static_cast<const unsigned char*>(src) + first * in_elements * kernel.in_bytes,
+                  static_cast<unsigned char*>(dst) + first * out_elements * kernel.out_bytes, work, axes, some,
+                  KernelRule(rule));
   }
 }
 

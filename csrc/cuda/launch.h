@@ -8,6 +8,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace memload::cuda {
 
@@ -100,5 +101,25 @@ inline unsigned blocks_for(std::size_t turns, int device) {
   const std::size_t each = std::clamp(rounds, std::size_t{1}, kMostTurns);
   return static_cast<unsigned>((turns + each - 1) / each);
 }
+
+// A kernel that was chosen among those of all casts, and is launched without being known when this is compiled: so the
+// launching code is compiled once. Arguments: its own, but with (const) void* for pointers to elements.
+template <class... Arguments>
+struct Kernel {
+  const void* function = nullptr;
+  std::size_t in_bytes = 0, out_bytes = 0;  // of an element
+
+  template <class Cast, class... Own>
+  [[nodiscard]] static Kernel of(void (*kernel)(Own...)) {
+    static_assert(((std::is_same_v<Arguments, Own> || (std::is_pointer_v<Own> && sizeof(Arguments) == sizeof(Own))) &&
+                   ...));
+    return {reinterpret_cast<const void*>(kernel), sizeof(typename Cast::In), sizeof(typename Cast::Out)};
+  }
+
+  void launch(unsigned blocks, cudaStream_t stream, Arguments... arguments) const {
+    void* addresses[] = {&arguments...};
+    check(cudaLaunchKernel(function, blocks, kThreads, addresses, 0, stream), "cudaLaunchKernel");
+  }
+};
 
 }  // namespace memload::cuda

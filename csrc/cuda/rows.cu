@@ -124,22 +124,24 @@ __global__ void __launch_bounds__(kThreads, Cast::kConstants ? kBlocksOfConstant
   }
 }
 
-template <class Cast>
-void launch(const Rows& rows, typename Cast::Out* dst, const DeviceRule& rule, Grid grid, int device,
+using RowsKernel = Kernel<Rows, Walk, void*, KernelRule>;
+
+const RowsKernel kCopy = RowsKernel::of<Copy>(rows_kernel<Copy>);
+
+// Runs a kernel for rows, whose results lie at dst one behind the other.
+void launch(const RowsKernel& kernel, const Rows& rows, void* dst, const DeviceRule& rule, Grid grid, int device,
             cudaStream_t stream) {
-  const std::uint32_t tiles = tiles_of(rows.elements, sizeof(typename Cast::In));
+  const std::uint32_t tiles = tiles_of(rows.elements, kernel.in_bytes);
   const std::size_t turns = (std::size_t{rows.rows} * tiles + kWarpsPerBlock - 1) / kWarpsPerBlock;
   const unsigned most = grid == Grid::beside_others ? processors_of(device) : ~0U;
   const unsigned blocks = std::min(blocks_for(turns, device), most);
   const Walk walk(tiles, rows.choice.steps_count, blocks * kWarpsPerBlock);
-  rows_kernel<Cast><<<blocks, kThreads, 0, stream>>>(rows, walk, dst, KernelRule(rule));
-  check(cudaGetLastError(), "launch of rows_kernel");
+  kernel.launch(blocks, stream, rows, walk, dst, KernelRule(rule));
 }
 
-// Calls launch(part) for parts of at most kMostRows rows each, one after the other.
-template <class Launch>
-void in_parts(const StoredRows& stored, std::size_t rows, std::size_t elements, const RowChoice& choice,
-              const Launch& launch) {
+// Launches the kernel for parts of at most kMostRows rows each, one after the other.
+void launch_in_parts(const RowsKernel& kernel, const StoredRows& stored, void* dst, std::size_t rows, std::size_t elements,
+                     const DeviceRule& rule, const RowChoice& choice, Grid grid, int device, cudaStream_t stream) {
   if (elements >= std::size_t{1} << 31) throw std::invalid_argument("a row has 2^31 elements or more");
   if (choice.steps_count == 0) throw std::invalid_argument("a window has no frames");
   if (elements == 0) return;  // a grid of no blocks is an error
@@ -147,7 +149,8 @@ void in_parts(const StoredRows& stored, std::size_t rows, std::size_t elements, 
   Rows part{stored, 0, 0, static_cast<std::uint32_t>(elements), choice};
   for (; part.first < rows; part.first += windows * choice.steps_count) {
     part.rows = static_cast<std::uint32_t>(std::min(windows * choice.steps_count, rows - part.first));
-    launch(part);
+    auto* const out = static_cast<unsigned char*>(dst) + part.first * elements * kernel.out_bytes;
+    launch(kernel, part, out, rule, grid, device, stream);
     if (choice.numbers != nullptr) part.choice.numbers += windows;
   }
 }
@@ -157,22 +160,16 @@ void in_parts(const StoredRows& stored, std::size_t rows, std::size_t elements, 
 void cast_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t elements, const DeviceRule& rule,
                const RowChoice& choice, Grid grid, int device, void* stream) {
   const DeviceGuard guard(device);
-  with_cast(rule, [&](auto cast) {
-    using Cast = decltype(cast);
-    in_parts(stored, rows, elements, choice, [&](const Rows& part) {
-      auto* const out = static_cast<typename Cast::Out*>(dst) + part.first * elements;
-      launch<Cast>(part, out, rule, grid, device, static_cast<cudaStream_t>(stream));
-    });
-  });
+  RowsKernel kernel;
+  with_cast(rule, [&](auto cast) { kernel = RowsKernel::of<decltype(cast)>(rows_kernel<decltype(cast)>); });
+  launch_in_parts(kernel, stored, dst, rows, elements, rule, choice, grid, device, static_cast<cudaStream_t>(stream));
 }
 
 void copy_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t row_bytes, const RowChoice& choice,
                Grid grid, int device, void* stream) {
   const DeviceGuard guard(device);
-  in_parts(stored, rows, row_bytes, choice, [&](const Rows& part) {
-    auto* const out = static_cast<std::uint8_t*>(dst) + part.first * row_bytes;
-    launch<Copy>(part, out, DeviceRule{Element::u8, Target::f32}, grid, device, static_cast<cudaStream_t>(stream));
-  });
+  launch_in_parts(kCopy, stored, dst, rows, row_bytes, DeviceRule{Element::u8, Target::f32}, choice, grid,
+                  device, static_cast<cudaStream_t>(stream));
 }
 
 // Pixels are one row, which is cut where its length would exceed a row's.
@@ -198,8 +195,7 @@ std::string unusable_reason(int device) {
   try {
     const DeviceGuard guard(device);
     cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&rows_kernel<Copy>)),
-          "cudaFuncGetAttributes");
+    check(cudaFuncGetAttributes(&attributes, kCopy.function), "cudaFuncGetAttributes");
     return "";
   } catch (const CudaError& error) {
     return error.what();
