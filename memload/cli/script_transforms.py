@@ -57,13 +57,28 @@ class OfDict:
 
 
 def dict_of(script: Script, compose: ast.Call) -> OfDict | None:
-    """Return the dict that a `Compose` is an element of; None of others."""
+    """Return the dict that a `Compose`, or the only dataset that has it, is an element of; None of others."""
     for node in ast.walk(script.tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             for key, value in zip(node.value.keys, node.value.values, strict=True):
                 if value is compose and key is not None and name_of(node.targets[0]):
                     return OfDict(name_of(node.targets[0]), ast.unparse(key), node.end_lineno or node.lineno)
-    return None
+    return next(_dicts_of_datasets(script, compose), None)
+
+
+def _dicts_of_datasets(script: Script, compose: ast.Call) -> Iterator[OfDict]:
+    """Yield the dicts of datasets with transforms of which one has a `Compose`, and which loaders take by a name."""
+    for loader in script.loaders:
+        given = loader.given.get("dataset")
+        if not isinstance(given, ast.Subscript) or isinstance(given.slice, ast.Constant):
+            continue
+        sets = script.elements(given, loader.call.lineno)
+        made = [[*script.reached(one, one.lineno)] for _, one in sets]
+        having = [key for (key, _), calls in zip(sets, made, strict=True) if any(one is compose for one in calls)]
+        composed = [any(script.called(one).endswith(_COMPOSE) for one in calls) for calls in made]
+        if len(having) == 1 and len(sets) > 1 and all(composed) and isinstance(having[0], ast.Constant):
+            last = max(script.lines_around(one)[1] for _, one in sets)
+            yield OfDict(name_of(given.value), ast.unparse(having[0]), last)
 
 
 def arguments(call: ast.Call) -> list[ast.expr]:
