@@ -45,7 +45,8 @@ from memload.cli.script_values import turns_around
 _ARGUMENTS = {
     "num_workers": "leave it out: memload reads by threads, and chooses how many by the CPUs there are",
     "prefetch_factor": "batches ahead in all, not for each worker: leave it out, and memload chooses",
-    "persistent_workers": "leave it out: memory and threads stay between epochs by default",
+    "persistent_workers": "leave it out: memory and threads stay between epochs by default; with it, a seeded script "
+    "keeps its order of later epochs, since the base seed is then drawn once",
     "worker_init_fn": "there are no workers; random numbers in ds.map and batch_transform= are seeded by row",
     "multiprocessing_context": "there are no worker processes: leave it out",
     "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
