@@ -25,19 +25,28 @@ from memload.cli.script import (
     Loader,
     Script,
     Verdict,
+    assigned,
     lines_of,
     name_of,
 )
 from memload.cli.script_collate import collate_in, of_collate
-from memload.cli.script_data import composes_of_rows, verdict_of, verdicts_of_given, without_classes
+from memload.cli.script_data import (
+    composes_of_rows,
+    verdict_of,
+    verdicts_of_elements,
+    verdicts_of_given,
+    without_classes,
+)
 from memload.cli.script_loops import work_of_loops
 from memload.cli.script_names import free_name
 from memload.cli.script_transforms import arguments, casts_of_transforms, dict_of
+from memload.cli.script_values import turns_around
 
 _ARGUMENTS = {
     "num_workers": "leave it out: memload reads by threads, and chooses how many by the CPUs there are",
     "prefetch_factor": "batches ahead in all, not for each worker: leave it out, and memload chooses",
-    "persistent_workers": "leave it out: memory and threads stay between epochs by default",
+    "persistent_workers": "leave it out: memory and threads stay between epochs by default; with it, a seeded script "
+    "keeps its order of later epochs, since the base seed is then drawn once",
     "worker_init_fn": "there are no workers; random numbers in ds.map and batch_transform= are seeded by row",
     "multiprocessing_context": "there are no worker processes: leave it out",
     "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
@@ -150,7 +159,8 @@ def _loaders(script: Script) -> Iterator[Finding]:
         change = (f"{FAST_LOADER}(...)  # with the same arguments",) if loader.kind in LOADERS else ()
         yield Finding(line, code, "loader", verdict.why, change, native=verdict.native, safe=bool(change))
         given = loader.given.get("dataset")
-        below = verdicts_of_given(script, given) or [verdict_of(script, given, line)]
+        below = verdicts_of_given(script, given) or verdicts_of_elements(script, given, line)
+        below = below or [verdict_of(script, given, line)]
         for one in [*[verdict] * (collate_in(script, loader) is not None), *below]:
             if one.advice:
                 at, why, told = one.line or line, one.why.rpartition(" of: ")[2], one.advice
@@ -332,17 +342,22 @@ def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:
 
 
 def _element_of(script: Script, call: ast.Call) -> str:
-    """Return the code of a loader that is made in a dict or in its comprehension, such as `loaders['train']`."""
-    for node in ast.walk(script.tree):
-        if not isinstance(node, ast.Assign) or not name_of(node.targets[0]):
-            continue
-        made, key = node.value, None
-        if isinstance(made, ast.DictComp) and made.value is call and isinstance(made.generators[0].iter, ast.List):
+    """Return the code of a loader that is one of several assigned, or in a dict, such as `loaders['train']`."""
+    statements = (one for one in ast.walk(script.tree) if isinstance(one, ast.Assign))
+    for target, made in (pair for one in statements for pair in assigned(one)):
+        key = None
+        if made is call and isinstance(target, ast.Subscript) and name_of(target.value):
+            turn = next(iter(turns_around(script, call)), {})
+            key = ast.Constant(turn[name_of(target.slice)]) if name_of(target.slice) in turn else target.slice
+            target = target.value
+        elif made is call:
+            return name_of(target)
+        elif isinstance(made, ast.DictComp) and made.value is call and isinstance(made.generators[0].iter, ast.List):
             key = next(iter(made.generators[0].iter.elts), None)
         elif isinstance(made, ast.Dict):
             key = next((key for key, value in zip(made.keys, made.values, strict=True) if value is call), None)
         if isinstance(key, ast.Constant):
-            return f"{name_of(node.targets[0])}[{ast.unparse(key)}]"
+            return f"{name_of(target)}[{ast.unparse(key)}]"
     return ""
 
 

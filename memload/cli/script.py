@@ -147,11 +147,32 @@ class Script:
         found: ast.expr | None = None
         for statement in ast.walk(self.tree):
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value and statement.lineno <= before:
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 of_itself = any(part is node for part in ast.walk(statement.value))
-                if not of_itself and any(name in names_in(target) for target in targets):
-                    found = statement.value if found is None or statement.lineno >= found.lineno else found
+                for target, value in [] if of_itself else assigned(statement):
+                    if name in names_in(target):
+                        found = value if found is None or value.lineno >= found.lineno else found
         return found
+
+    def elements(self, node: ast.expr, before: int) -> list[tuple[ast.expr, ast.expr]]:
+        """Return the keys and values of a dict on a line, or those that its element `sets["train"]` may be.
+
+        A dict is one that the script writes down, or an empty one whose elements it assigns. Returns [] of others.
+        """
+        key = node.slice if isinstance(node, ast.Subscript) and name_of(node.value) else None
+        base = node.value if isinstance(node, ast.Subscript) and key is not None else node
+        made = self.value_of(base, before)
+        if isinstance(made, ast.Dict) and made.keys:
+            found = [(one, value) for one, value in zip(made.keys, made.values, strict=True) if one is not None]
+        elif isinstance(made, ast.Dict) or self.called(made) == "dict":
+            statements = (one for one in ast.walk(self.tree) if isinstance(one, ast.Assign))
+            pairs = ((target, value) for one in statements for target, value in assigned(one))
+            stored = [(one, value) for one, value in pairs if isinstance(one, ast.Subscript)]
+            found = [(one.slice, value) for one, value in stored if name_of(one.value) == name_of(base)]
+        else:
+            return []
+        if not isinstance(key, ast.Constant):
+            return found
+        return [one for one in found if not isinstance(one[0], ast.Constant) or one[0].value == key.value]
 
     def with_constants(self, call: ast.Call) -> ast.Call:
         """Return a call whose arguments are the constants that names among them were last assigned before it."""
@@ -195,6 +216,9 @@ class Script:
                 seen.add(part)
                 if isinstance(part, ast.Call):
                     yield part
+                elif isinstance(part, (ast.Name, ast.Subscript)) and (inner := self.elements(part, before)):
+                    seen |= {part.value} if isinstance(part, ast.Subscript) else set()  # its other elements
+                    left += [(value, value.lineno) for _, value in inner]
                 elif (
                     isinstance(part, ast.expr) and name_of(part) and (value := self.value_of(part, before)) is not None
                 ):
@@ -351,6 +375,24 @@ def names_in(target: ast.AST) -> Iterator[str]:
         yield name_of(target)
 
 
+def assigned(statement: ast.Assign | ast.AnnAssign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what an assignment assigns to, and the value of each: of `a, b = x, y` those of both names."""
+    for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+        if statement.value is not None:
+            yield from _pairs(target, statement.value)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    sides = (target, value)
+    parts = [one.elts for one in sides if isinstance(one, (ast.Tuple, ast.List))]
+    starred = any(isinstance(one, ast.Starred) for side in parts for one in side)
+    if len(parts) < 2 or len(parts[0]) != len(parts[1]) or starred:
+        yield sides
+        return
+    for inner, part in zip(*parts, strict=True):
+        yield from _pairs(inner, part)
+
+
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -366,11 +408,12 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _loaders(script: Script) -> Iterator[Loader]:
-    assigned = {
-        id(inner): next(iter(names_in(node.targets[0] if isinstance(node, ast.Assign) else node.target)), "")
+    names = {
+        id(inner): next(iter(names_in(target)), "")
         for node in ast.walk(script.tree)
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
-        for inner in ast.walk(node.value)
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target, value in assigned(node)
+        for inner in ast.walk(value)
     }
     for node in ast.walk(script.tree):
         kind = script.called(node)
@@ -378,7 +421,7 @@ def _loaders(script: Script) -> Iterator[Loader]:
             given = dict(zip(_LOADER_ARGUMENTS, node.args, strict=False))
             given |= {one.arg: one.value for one in node.keywords if one.arg is not None}
             opaque = any(isinstance(one, ast.Starred) for one in node.args) or any(not one.arg for one in node.keywords)
-            yield Loader(node, assigned.get(id(node), ""), kind, given, opaque)
+            yield Loader(node, names.get(id(node), ""), kind, given, opaque)
 
 
 OTHERS = {

@@ -12,7 +12,7 @@ from memload.cli.script_classes import of_class
 from memload.cli.script_names import lines_of_set, name_of_set, place_of
 from memload.cli.script_options import notes_of_options
 from memload.cli.script_transforms import sizes_of
-from memload.cli.script_values import folders_of, given_to
+from memload.cli.script_values import folders_of, given_to, turns_around
 
 _IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "CIFAR10", "CIFAR100", "USPS")
 _PLANES = {"CIFAR10": ".transpose(0, 3, 1, 2)", "CIFAR100": ".transpose(0, 3, 1, 2)"}
@@ -29,8 +29,8 @@ def verdict_of(script: Script, node: ast.expr | None, before: int, depth: int = 
         return _worst(parts)
     if isinstance(value, ast.DictComp):
         value = value.value
-    elif isinstance(value, ast.Dict) and value.values:
-        return _of_parts("a dict", [verdict_of(script, one, before, depth + 1) for one in value.values])
+    elif depth <= 8 and (parts := verdicts_of_elements(script, node, before, depth)):
+        return _of_parts("a dict", parts)
     if value is None or depth > 8:
         return _UNKNOWN
     if isinstance(value, (ast.List, ast.ListComp, ast.Tuple)):
@@ -47,6 +47,12 @@ def verdicts_of_given(script: Script, node: ast.expr | None, depth: int = 0) -> 
     values = [] if node is None else given_to(script, node)
     found = [(one.lineno, verdict_of(script, one, one.lineno, depth + 1)) for one in values]
     return [replace(one, why=f"{name_of(node)}, as line {line} gives it: {one.why}") for line, one in found]
+
+
+def verdicts_of_elements(script: Script, node: ast.expr | None, before: int, depth: int = 0) -> list[Verdict]:
+    """Return the verdicts on the datasets that an element of a dict may be; [] of other expressions."""
+    values = [] if node is None else [value for _, value in script.elements(node, before)]
+    return [verdict_of(script, one, one.lineno, depth + 1) for one in values]
 
 
 def _container(node: ast.expr) -> ast.expr:
@@ -185,9 +191,8 @@ def _from_folders(script: Script, kind: str, call: ast.Call) -> Advice:
         notes.append("DIR is one folder of the loader: a set of its own for each")
     notes += notes_of_options(script, call)
     notes.append("labels are as before; what memload.open returns has no .classes")
-    code = (_assigned(script, call, targets),)
-    where = lines_of_set(script, call) if " for " in code[0] else place_of(script, call)
-    return Advice(code, tuple(commands), tuple(dict.fromkeys(notes)), where)
+    code, where = _assigned(script, call, targets)
+    return Advice((code,), tuple(commands), tuple(dict.fromkeys(notes)), where)
 
 
 def targets_of(script: Script, call: ast.Call) -> list[str]:
@@ -207,19 +212,23 @@ def _calls_of_folders(script: Script) -> list[ast.Call]:
     return [one for one in calls if script.called(one).startswith("torchvision.datasets.") and _folders(script, one)]
 
 
-def _assigned(script: Script, call: ast.Call, targets: list[str]) -> str:
-    """Return the line that opens what the commands made, in the place of a dataset or of a dict of datasets."""
+def _assigned(script: Script, call: ast.Call, targets: list[str]) -> tuple[str, str]:
+    """Return the line that opens what the commands made, for one dataset or for those of a loop, and its place."""
     form = '.as_tuple("image", "label")'
+    turns = turns_around(script, call)
+    names = [name for name in turns[0] if [f"shards/{turn[name]}/" for turn in turns] == targets]
+    opened = f'memload.open(f"shards/{{{names[0]}}}/"){form}' if names else ""
     for statement in ast.walk(script.tree):
         made = statement.value if isinstance(statement, ast.Assign) else None
-        if isinstance(statement, ast.Assign) and isinstance(made, ast.DictComp) and made.value is call:
-            of, over = (ast.unparse(one) for one in (made.generators[0].target, made.generators[0].iter))
-            if len(made.generators) == 1 and len(targets) > 1 and ast.unparse(made.key) == of:
-                name = ast.unparse(statement.targets[0])
-                return f'{name} = {{{of}: memload.open(f"shards/{{{of}}}/"){form} for {of} in {over}}}'
-    return (
-        f"{name_of_set(script, call)} = memload.open({json.dumps(targets[0]) if len(targets) == 1 else 'TARGET'}){form}"
-    )
+        if isinstance(statement, ast.Assign) and names and (made is call or getattr(made, "value", None) is call):
+            name, where = ast.unparse(statement.targets[0]), lines_of_set(script, call)
+            if made is call:
+                return f"{name} = {opened}", where
+            if isinstance(made, ast.DictComp) and ast.unparse(made.key) == names[0]:
+                turn = made.generators[0]
+                return f"{name} = {{{names[0]}: {opened} for {names[0]} in {ast.unparse(turn.iter)}}}", where
+    path = json.dumps(targets[0]) if len(targets) == 1 else "TARGET"
+    return f"{name_of_set(script, call)} = memload.open({path}){form}", place_of(script, call)
 
 
 def without_classes(script: Script) -> Iterator[tuple[int, str, tuple[str, ...]]]:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from memload.cli.script import Script, name_of, root_of
+from memload.cli.script import Script, assigned, name_of, root_of
 
 _RANDOM = ("numpy.random.", "random.", "torch.rand", "torch.normal", "torch.bernoulli", "torch.multinomial")
 _GENERATORS = ("numpy.random.", "random.Random", "random.SystemRandom")
@@ -87,14 +87,8 @@ def assigned_in(method: ast.FunctionDef) -> tuple[tuple[str, int, ast.expr], ...
 
 
 def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    if isinstance(statement, ast.Assign):
-        for target in statement.targets:
-            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-                yield from zip(target.elts, statement.value.elts, strict=False)
-            else:
-                yield target, statement.value
-    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        yield statement.target, statement.value
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        yield from assigned(statement)
     elif isinstance(statement, ast.AugAssign):
         yield statement.target, ast.copy_location(ast.BinOp(statement.target, statement.op, statement.value), statement)
     elif isinstance(statement, ast.With):
@@ -189,9 +183,23 @@ def lines_of_set(script: Script, call: ast.Call) -> str:
 
 def _own_stem(script: Script, call: ast.Call) -> str:
     loader = next((one.name for one in script.loaders if one.given.get("dataset") is call), "")
-    name = (script.name_for(call) or loader).rpartition(".")[2] or script.called(call).rpartition(".")[2].lower()
+    named = script.name_for(call) or loader or next(_names_of_parts(script, call), "")
+    name = named.rpartition(".")[2] or script.called(call).rpartition(".")[2].lower()
     short = next((name.removesuffix(end) for end in _OF_SETS if name.endswith(end)), name)
     return short.strip("_") or name
+
+
+def _names_of_parts(script: Script, call: ast.Call) -> Iterator[str]:
+    """Yield what a dataset is called in an assignment of several: `a` of `a, b = x, y`, `a` of `sets["a"] = x`."""
+    statements = [one for one in ast.walk(script.tree) if isinstance(one, ast.Assign)]
+    for target, value in (pair for one in statements for pair in assigned(one)):
+        if value is call and name_of(target):
+            yield name_of(target)
+        keys = zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
+        named = [key for key, one in keys if key is not None and one is call]
+        named += [target.slice] if value is call and isinstance(target, ast.Subscript) else []
+        texts = [one.value for one in named if isinstance(one, ast.Constant)]
+        yield from (text for text in texts if isinstance(text, str) and text.isidentifier())
 
 
 def draws_random(script: Script, node: ast.AST) -> bool:

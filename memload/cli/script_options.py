@@ -70,6 +70,13 @@ def options_of(script: Script, node: ast.AST, depth: int = 0) -> dict[str, bool]
     return found
 
 
+def depends_on_callers(script: Script, node: ast.expr) -> bool:
+    """Return whether an expression has options, parameters of functions or attributes of `self`."""
+    names = [one for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))]
+    given = any(name_of(one).startswith("self.") or given_to(script, one) for one in names)
+    return given or bool(options_of(script, node))
+
+
 def holds_options(script: Script, node: ast.AST, depth: int = 0) -> bool:
     """Return whether a name has the options of the command line, as `args = parser.parse_args()` has."""
     if not isinstance(node, ast.Name) or depth > 8:

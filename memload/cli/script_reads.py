@@ -23,7 +23,7 @@ from memload.cli.script_names import (
     quoted,
     stem_of,
 )
-from memload.cli.script_options import options_of, turn_by_run
+from memload.cli.script_options import depends_on_callers, turn_by_run
 from memload.cli.script_steps import Step, step_of
 from memload.cli.script_values import text_of
 
@@ -330,7 +330,7 @@ class ClassOf:
     def path_of(self, node: ast.expr, method: ast.FunctionDef, before: int) -> str:
         """Return the code of a path, outside of the class; "PATH" if it needs what is inside."""
         path = self.outside(node, method, before)
-        text = None if path is None or options_of(self.script, path) else text_of(self.script, path)
+        text = None if path is None or depends_on_callers(self.script, path) else text_of(self.script, path)
         return "PATH" if path is None else ast.unparse(path) if text is None else quoted(text)
 
     def depends_on_row(self, node: ast.expr, method: ast.FunctionDef, before: int, depth: int = 0) -> bool:
@@ -421,6 +421,7 @@ def _named(parts: Sequence[Part]) -> list[Part]:
 
 def _name_in(code: ast.expr) -> str:
     """Return what a part of a tuple is called: a variable, a column such as `row["label"]`, an attribute; else ""."""
+    code = code.value if isinstance(code, ast.Subscript) and not is_text(code.slice) else code  # image[None]
     if isinstance(code, ast.Name):
         return code.id
     keys = [str(one.slice.value) for one in ast.walk(code) if isinstance(one, ast.Subscript) and is_text(one.slice)]

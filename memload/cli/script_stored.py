@@ -27,7 +27,9 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     if draws(one):
         told = "__getitem__ draws random numbers: leave that out of it, and do it in .map(fn), with torch.rand; what is"
         notes.append(f"{told} stored with them is the same in each epoch")
-    notes += [f"rows of a set have one shape: give {step} both sides if it keeps proportions" for step in sized]
+    notes += [
+        f"rows of a set have one shape: give {step} both sides, as (H, W), if it keeps proportions" for step in sized
+    ]
     is_dict = sample is not None and sample.kind == "dict"
     form = "" if is_dict else _form(fields)
     if collate is None or (collate.made is not None and not collate.padded):
@@ -44,7 +46,7 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     padded = of_padded(collate, fields)
     if not random:
         return Advice((*lines, f"{one.name} = {opened}{padded}"), notes=tuple(notes))
-    shared = "draws from a generator that threads share: torch.randint in its place is drawn by row"
+    shared = "draws from a generator that threads share: torch.randint(low, high, ()).item() is drawn by row"
     notes += [f"{name} {shared}" for name in noise]
     steps = one.free("random")
     function = f"lambda sample: {steps}({{name: value.numpy() for name, value in sample.items()}})"

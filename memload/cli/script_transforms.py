@@ -57,13 +57,28 @@ class OfDict:
 
 
 def dict_of(script: Script, compose: ast.Call) -> OfDict | None:
-    """Return the dict that a `Compose` is an element of; None of others."""
+    """Return the dict that a `Compose`, or the only dataset that has it, is an element of; None of others."""
     for node in ast.walk(script.tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             for key, value in zip(node.value.keys, node.value.values, strict=True):
                 if value is compose and key is not None and name_of(node.targets[0]):
                     return OfDict(name_of(node.targets[0]), ast.unparse(key), node.end_lineno or node.lineno)
-    return None
+    return next(_dicts_of_datasets(script, compose), None)
+
+
+def _dicts_of_datasets(script: Script, compose: ast.Call) -> Iterator[OfDict]:
+    """Yield the dicts of datasets with transforms of which one has a `Compose`, and which loaders take by a name."""
+    for loader in script.loaders:
+        given = loader.given.get("dataset")
+        if not isinstance(given, ast.Subscript) or isinstance(given.slice, ast.Constant):
+            continue
+        sets = script.elements(given, loader.call.lineno)
+        made = [[*script.reached(one, one.lineno)] for _, one in sets]
+        having = [key for (key, _), calls in zip(sets, made, strict=True) if any(one is compose for one in calls)]
+        composed = [any(script.called(one).endswith(_COMPOSE) for one in calls) for calls in made]
+        if len(having) == 1 and len(sets) > 1 and all(composed) and isinstance(having[0], ast.Constant):
+            last = max(script.lines_around(one)[1] for _, one in sets)
+            yield OfDict(name_of(given.value), ast.unparse(having[0]), last)
 
 
 def arguments(call: ast.Call) -> list[ast.expr]:
@@ -118,7 +133,8 @@ def sizes_of(script: Script, call: ast.Call, folders: Sequence[str]) -> list[str
         made = _taken(script, [] if composed is None else _steps_of(script, composed))
         option = " --size N  # N: how large images are kept; without --size, as they are, if all have one size"
         if made.augment:
-            option = " --size N --fit crop  # N: how large images are kept, from which a cast takes its crops"
+            kept = "how large images are kept, from which a cast takes its crops, such as 256 for 224"
+            option = f" --size N --fit crop  # N: {kept}"
         found.append(made.size_options if made.sizes else "" if _is_of_one_size(script, folder) else option)
     return found
 
@@ -151,8 +167,8 @@ def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str]
     Returns:
         the code of the call with the steps of its `Compose` before the first that draws random numbers, the code of a
         `Compose` of the others ("" without any), the names of classes that draw from generators of the
-        process, whether the random transforms are given tensors, and the steps that are stored and have one number
-        for a size, such as `Resize(256)`, which may keep the proportions of images
+        process, with the line, whether the random transforms are given tensors, and the steps that are stored and have
+        one number for a size, such as `Resize(256)`, which may keep the proportions of images
     """
     given, composed = _composed(script, call, {})
     steps = [] if composed is None else _steps_of(script, composed)
@@ -166,7 +182,7 @@ def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str]
     made = ast.Call(call.func, [kept if one is given else one for one in call.args], [
         ast.keyword(one.arg, kept if one.value is given else one.value) for one in call.keywords
     ])  # fmt: skip
-    noise = [script.called(step) for step in steps if _races(script, step)]
+    noise = [f"{script.called(step)} (line {lines[0]})" for step in steps if (lines := _racing(script, step))]
     stored, later = (any(_makes_tensors(script, step) for step in part) for part in (steps[:first], steps[first:]))
     tensors = stored or (not later and _makes_tensors(script, call))
     return ast.unparse(made), f"{compose}([{after}])", noise, tensors, _of_one_size(script, steps[:first])
@@ -190,10 +206,13 @@ def _makes_tensors(script: Script, step: ast.expr) -> bool:
     return any(script.called(node).rpartition(".")[2] in _TO_TENSORS for node in calls)
 
 
-def _races(script: Script, step: ast.expr) -> bool:
-    """Return whether a step of the script's own draws from generators of the process."""
+def _racing(script: Script, step: ast.expr) -> list[int]:
+    """Return the lines on which a step of the script's own draws from generators of the process."""
     made = script.class_named(script.called(step))
-    return made is not None and any(script.called(node).startswith(_UNSEEDED) for node in ast.walk(made))
+    nodes = [] if made is None else ast.walk(made)
+    return sorted(
+        node.lineno for node in nodes if isinstance(node, ast.Call) and script.called(node).startswith(_UNSEEDED)
+    )
 
 
 def _draws(script: Script, step: ast.expr) -> bool:

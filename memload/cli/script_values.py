@@ -13,19 +13,20 @@ _SAME = frozenset(["str", "os.fspath", "os.fsdecode", "os.path.normpath"])
 
 
 def turns_around(script: Script, call: ast.Call) -> list[dict[str, str]]:
-    """Return what the names of comprehensions around a call are in each turn; [{}] of a call in none."""
-    around = [
-        part
-        for node in ast.walk(script.tree)
-        if isinstance(node, (ast.DictComp, ast.ListComp)) and any(inner is call for inner in ast.walk(node))
-        for part in node.generators
-    ]
+    """Return what the names of loops and comprehensions around a call are in each turn; [{}] of a call in none.
+
+    Those are left out whose values are no texts that the script has.
+    """
+    around: list[ast.For | ast.comprehension] = []
+    for node in ast.walk(script.tree):
+        if isinstance(node, (ast.DictComp, ast.ListComp, ast.For)) and any(inner is call for inner in ast.walk(node)):
+            around += [node] if isinstance(node, ast.For) else node.generators
     turns: list[dict[str, str]] = [{}]
     for part in around:
         given = script.value_of(part.iter, call.lineno)
         values = given.elts if isinstance(given, (ast.List, ast.Tuple, ast.Set)) else []
         texts = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
-        turns = [{**turn, name_of(part.target): text} for turn in turns for text in texts]
+        turns = [{**turn, name_of(part.target): text} for turn in turns for text in texts] or turns
     return turns
 
 
@@ -156,15 +157,21 @@ def _meant(script: Script, node: ast.expr, before: int) -> Iterator[ast.expr]:
 
 
 def given_to(script: Script, node: ast.expr) -> list[ast.expr]:
-    """Return what calls give to the parameter of a function that a name is, or its default; [] of other names."""
+    """Return what calls give to the parameter of a function that a name is, or its default; [] of other names.
+
+    Calls of a class are those of its `__init__`.
+    """
+    classes = [one for one in ast.walk(script.tree) if isinstance(one, ast.ClassDef)]
+    made = {id(method): one.name for one in classes for method in one.body if getattr(method, "name", "") == "__init__"}
     for function in (one for one in ast.walk(script.tree) if isinstance(one, ast.FunctionDef)):
         names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
         if name_of(node) not in names or not any(inner is node for inner in ast.walk(function)):
             continue
-        place = names.index(name_of(node))
-        behind = place - len(names) + len(function.args.defaults)
+        behind = names.index(name_of(node)) - len(names) + len(function.args.defaults)
+        place = names.index(name_of(node)) - (id(function) in made)  # a call does not give `self`
         default = function.args.defaults[behind : behind + 1] if behind >= 0 else []
-        calls = [one for one in ast.walk(script.tree) if name_of(getattr(one, "func", None)) == function.name]
+        called = made.get(id(function), function.name)
+        calls = [one for one in ast.walk(script.tree) if name_of(getattr(one, "func", None)) == called]
         found = [
             [*one.args[place:][:1], *(k.value for k in one.keywords if k.arg == name_of(node)), *default][:1]
             for one in calls

@@ -146,6 +146,13 @@ def _opened(path: str, stated: dict[str, Any]) -> Dataset:
 def _joined(parts: dict[str, Dataset], on: list[str], how: How | None) -> Dataset:
     first, *others = parts
     dataset = parts[first]
+    for label, part in parts.items():
+        if lacking := [field for field in on if field not in part.fields]:
+            raise ValueError(
+                f"--on {','.join(on)}: {label} has no field {', '.join(lacking)}; there are {', '.join(part.fields)}. "
+                "Keys of files come by --row-field and a pattern such as betas{session:d}.npy; without --on, rows "
+                "stand side by side in their order"
+            )
     for label in others:
         try:
             dataset = join(dataset, parts[label], on, how=how or "left")

@@ -24,8 +24,8 @@ def in_form(dataset: Any, forms: Any) -> HasFields:
     """
     if not isinstance(dataset, HasFields):
         raise TypeError(
-            f"ragged= is for memload datasets; the dataset is {kind(dataset)}: use ds.with_ragged(...) where the "
-            "memload dataset goes into it"
+            f"ragged= is for memload datasets; the dataset is {kind(dataset)}: leave it out, and give that form to the "
+            f"memload dataset that goes into it, as in ds.with_ragged({forms!r})"
         )
     return replace(dataset, fields=with_forms([*dataset.fields.items()], forms))
 

@@ -54,6 +54,10 @@ class Pasted:
         kind, first, *more = re.findall(r"above|below|in the place of lines?|\d+(?= to|,|$)|\d+$", one.where)
         if other := INSTEAD.search(one.where):
             self.instead.append((other[2], other[1]))
+            calls = [one.call for one in self.script.loaders]
+            of_loaders = {line for one in calls for line in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
+            for line in {*range(1, len(self.lines) + 1)} - of_loaders if kind == "above" else ():
+                self.lines[line - 1] = self.lines[line - 1].replace(other[2], other[1])
         if kind == "below":
             self.below.setdefault(int(first), []).extend(statements)
         else:

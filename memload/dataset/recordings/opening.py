@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 
@@ -12,7 +13,7 @@ from memload.casts.rule import Cast
 from memload.dataset.recordings.recording import Recording
 from memload.errors import FormatError
 from memload.formats.nifti import is_compressed, is_nifti
-from memload.formats.paths import no_file, nothing_at
+from memload.formats.paths import is_url, no_file, nothing_at
 from memload.formats.recordings.bids import Entity, check_fetched, chosen_runs, name_of, runs_in
 from memload.formats.recordings.experanto import read_experanto
 from memload.formats.recordings.folder import holds_recording
@@ -243,7 +244,7 @@ def open_recording(path: str | os.PathLike[str], *, fields: Sequence[str] | None
         fields: the names of the fields that are wanted; default: all that can be read.
 
     Raises:
-        FileNotFoundError: there is nothing.
+        FileNotFoundError: there is nothing, or the path is a URL.
         FormatError: it is no recording, or a damaged one; the message says what there is.
         KeyError: there is no field that `fields` names; the message lists those that are there.
 
@@ -256,7 +257,12 @@ def open_recording(path: str | os.PathLike[str], *, fields: Sequence[str] | None
         >>> memload.open_recording(place).clocks["stim"]
         Clock(rate=60 Hz, start=0 s)
     """
-    place = Path(path)
+    place, text = Path(path), os.fspath(path)
+    if is_url(text) and not place.exists():
+        there = (
+            f"give its path, {urlsplit(text).path}" if text.startswith("file:") else "download it, or mount its storage"
+        )
+        raise FileNotFoundError(f"{text}: a URL, but recordings are opened in the file system: {there}")
     read = reader_of(place)
     if read is None:
         raise FormatError(f"{place}: no recording; expected {_known(place)}")

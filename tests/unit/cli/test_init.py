@@ -535,6 +535,42 @@ DataLoader(datasets.ImageFolder({path}))
     assert advice.commands[0].startswith(f"memload write --images {folder} --labels folders")
 
 
+def test_a_folder_by_the_number_of_a_turn_is_left_to_the_user(tmp_path):
+    text = """
+from torchvision import datasets
+from torch.utils.data import ConcatDataset, DataLoader
+DataLoader(ConcatDataset([datasets.ImageFolder(f"photos/{k}") for k in range(3)]))
+"""
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert advice.commands[0].startswith("memload write --images DIR ")
+
+
+def test_an_element_of_a_dict_is_the_dataset_of_its_key(tmp_path):
+    text = f"""{HEAD}
+from torchvision import datasets
+sets = {{"train": TensorDataset(x), "val": datasets.ImageFolder("photos")}}
+DataLoader(sets["train"])
+DataLoader(sets["val"])
+"""
+    loaders = [one for one in found(tmp_path, text) if one.about == "loader"]
+    assert [one.native for one in loaders] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("train, val = DataLoader(x), DataLoader(y)", "train"),
+        ("loaders = {}\nloaders['val'] = DataLoader(x)", "loaders['val']"),
+        ("loaders = {}\nfor part in ('a', 'b'):\n    loaders[part] = DataLoader(x)", "loaders['a']"),
+    ],
+)
+def test_the_last_lines_ask_a_loader_by_its_name(tmp_path, monkeypatch, capsys, code, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(f"{HEAD}{code}\n")
+    assert main(["init", "train.py"]) == 0
+    assert f"print({name}.engine, {name}.why)" in capsys.readouterr().out
+
+
 def test_sizes_of_transforms_are_those_of_the_command(tmp_path):
     _, transform, loader = [one for one in found(tmp_path, FOLDERS) if one.about == "transform"]
     assert "Resize and CenterCrop are done once, by the command of line 10" in transform.notes

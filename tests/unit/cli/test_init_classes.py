@@ -476,7 +476,9 @@ def test_a_class_of_images_and_landmarks_is_stored_up_to_its_random_transforms(f
     (told,) = [one for one in found(files, HEAD + LANDMARKS) if one.about == "dataset"]
     advice = told.change
     assert "writer.extend(**batch)  # image, landmarks" in advice[3]
-    assert any(line.startswith("RandomShift draws from a generator that threads share") for line in told.notes)
+    text = f"{HEAD}{LANDMARKS}"
+    drawn = text[: text.index("np.random.randint(1)")].count("\n") + 1
+    assert any(one.startswith(f"RandomShift (line {drawn}) draws from a generator that") for one in told.notes)
     exec(HEAD + LANDMARKS, names := {"memload": memload})
     stock = list(names["loader"])
     exec("\n".join(advice), names)

@@ -203,6 +203,40 @@ dataloaders = {x: torch.utils.data.DataLoader(image_datasets[x], batch_size=4,
                for x in ["train", "val"]}
 loaders = list(dataloaders.values())
 """
+FILLED = (
+    FOLDERS[: FOLDERS.index("image_datasets = ")]
+    + """
+image_datasets, dataloaders = {}, {}
+for x in ["train", "val"]:
+    image_datasets[x] = datasets.ImageFolder(os.path.join("insects", x), data_transforms[x])
+    dataloaders[x] = DataLoader(image_datasets[x], batch_size=4, shuffle=True)
+loaders = list(dataloaders.values())
+"""
+)
+WRITTEN = """
+dark = transforms.Compose([transforms.Resize(8), transforms.ToTensor(), transforms.Normalize(0.5, 0.2)])
+plain = transforms.Compose([transforms.Resize(8), transforms.ToTensor()])
+sets = {
+    "train": datasets.ImageFolder('insects/train', dark),
+    "val": datasets.ImageFolder('insects/val', plain),
+}
+dataloaders = {x: DataLoader(sets[x], batch_size=4, shuffle=True) for x in sets}
+loaders = list(dataloaders.values())
+"""
+KEYED = f"""{WRITTEN[: WRITTEN.index("sets = ")]}
+sets = {{}}
+sets["train"] = datasets.ImageFolder('insects/train', dark)
+sets["val"] = datasets.ImageFolder('insects/val', plain)
+dataloaders = {{x: DataLoader(sets[x], batch_size=4, shuffle=True) for x in ["train", "val"]}}
+loaders = list(dataloaders.values())
+"""
+PAIR = """
+plain = transforms.Compose([transforms.Resize(8), transforms.ToTensor()])
+train_set, val_set = datasets.ImageFolder('insects/train', plain), datasets.ImageFolder('insects/val', plain)
+train_loader = DataLoader(train_set, batch_size=4, shuffle=True)
+val_loader = DataLoader(val_set, batch_size=4)
+loaders = [train_loader, val_loader]
+"""
 NAMED = PHOTOS.replace(
     "        self.img_labels = pd.read_csv(annotations_file)",
     """        with open(annotations_file) as file:
@@ -210,6 +244,23 @@ NAMED = PHOTOS.replace(
 )
 NAMED = NAMED.replace("self.img_labels.iloc[idx, 0]", "self.img_labels[idx][0]").replace("(8, 8)", "8")
 NAMED = f"import csv\n{NAMED}".replace("self.img_labels.iloc[idx, 1]", "int(self.img_labels[idx][1])")
+MOVIES = """
+class Movies(Dataset):
+    def __init__(self, root):
+        self.movies = np.load(f"{root}/series.npy", mmap_mode="r")
+    def __len__(self):
+        return len(self.movies)
+    def __getitem__(self, i):
+        movie = torch.from_numpy(np.array(self.movies[i])).float()
+        return movie[None]
+class Data:
+    def __init__(self, root="elsewhere", batch_size=16):
+        self.root, self.batch_size = root, batch_size
+    def loader(self):
+        data = Movies(self.root)
+        return DataLoader(data, batch_size=self.batch_size)
+loaders = [Data(".").loader()]
+"""
 SCRIPTS = {
     "windows and the next row, of datasets without names": WINDOWS,
     "a file opened late, twice, with what each file has": LAZY,
@@ -222,8 +273,17 @@ SCRIPTS = {
     "photographs of a table, and labels that a function changes": HOT,
     "samples with transforms of their own": FACES,
     "folders, and a dict of transforms": FOLDERS,
+    "folders of a loop, and a dict of transforms": FILLED,
+    "folders in a dict, each with transforms": WRITTEN,
+    "folders in a dict that is filled, each with transforms": KEYED,
+    "folders in one assignment": PAIR,
+    "movies of a folder that a class is given": MOVIES,
 }
-RESIZED = "photographs, resized by torchvision", "photographs that csv names", "folders, and a dict of transforms"
+RESIZED = (
+    "photographs, resized by torchvision",
+    "photographs that csv names",
+    *(one for one in SCRIPTS if "folders" in one),
+)
 
 
 class Digits:

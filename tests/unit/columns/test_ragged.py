@@ -432,7 +432,7 @@ def _flags():
         (lambda: sentences().with_ragged(tokens=("jagged", 1)), TypeError, "got ('jagged', 1)"),
         (lambda: sentences().with_ragged(nothing="padded"), KeyError, "no field 'nothing'"),
         (lambda: sentences().only("label").with_ragged("padded"), ValueError, "there is no field whose rows differ"),
-        (lambda: memload.FastLoader(Subset(sentences(), [1]), ragged="padded"), TypeError, "for memload datasets"),
+        (lambda: memload.FastLoader(Subset(sentences(), [1]), ragged="padded"), TypeError, "ds.with_ragged('padded')"),
         (lambda: memload.FastLoader(sentences(), ragged=3), TypeError, "one of ('offsets', 'padded', 'jagged')"),
         (lambda: RaggedField(torch.int32, (None,), sentences().fields["tokens"].column), ValueError, "of 4 bytes"),
         (lambda: RaggedField(torch.int64, (3,), sentences().fields["tokens"].column), ValueError, "(n, None, ...)"),

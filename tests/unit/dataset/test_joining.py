@@ -394,7 +394,7 @@ def test_the_command_line_joins_by_keys_and_writes_them(files, capsys):
         ),
         ([BETAS, "--on", "session"], "--on finds rows of further sources, and there is one: betas"),
         ([BETAS, "--how", "inner"], "--how needs --on"),
-        ([BETAS, SHOWN, "--on", "trial"], "left: no field 'trial' to join on"),
+        ([BETAS, SHOWN, "--on", "trial"], "--on trial: betas has no field trial; there are betas, session. Keys of"),
     ],
 )
 def test_the_command_line_says_what_does_not_match(files, capsys, arguments, message):

@@ -305,3 +305,15 @@ def test_the_command_tells_and_draws(tmp_path, capsys):
         "seconds": pytest.approx(19.8),
         "columns": ["angle", "kind"],
     }
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("file:///data/mouse1", "give its path, /data/mouse1"),
+        ("s3://bucket/mouse1", "download it, or mount its storage"),
+    ],
+)
+def test_the_address_of_a_recording_is_told_to_be_no_path(address, told):
+    with pytest.raises(FileNotFoundError, match=f"^{address}: a URL, but recordings are opened in .*: {told}$"):
+        memload.open_recording(address)
