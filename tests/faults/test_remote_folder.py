@@ -210,6 +210,40 @@ def test_a_folder_that_was_made_anew_is_emptied_by_nobody_who_had_the_old_one(se
     assert cache_of(opened(sets, folder, "two")).room.used > 0
 
 
+def test_blocks_of_a_folder_that_was_made_anew_are_removed_by_no_table_of_the_old_one(sets, tmp_path):
+    folder = tmp_path / "cache"
+    cache = cache_of(opened(sets, folder))
+    blocks = np.arange(cache.table.blocks)
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    shutil.rmtree(folder)
+    ds = memload.open(f"file://{sets / 'one'}", cache=folder, cache_bytes="65MB")
+    cache_of(ds).hold(blocks)
+    cache._entry.remove_blocks(cache.table, blocks)
+    assert torch.equal(torch.stack([row["x"] for row in ds]), X)
+
+
+@pytest.mark.parametrize("names", [["blocks"], ["blocks", "shard-00003.safetensors"]])
+@pytest.mark.parametrize("next_one", ["opens it", "lists it"])
+def test_a_table_that_was_removed_while_it_is_read_costs_no_bytes(sets, tmp_path, names, next_one):
+    """Whoever opens the set then does not see its readers: it gets files of its own, and nobody empties others'."""
+    folder = tmp_path / "cache"
+    ds = opened(sets, folder)
+    cache = cache_of(ds)
+    blocks = np.arange(cache.table.blocks)
+    cache.hold(blocks)
+    for name in names:
+        (cache._entry.path / name).unlink()
+    if next_one == "lists it":
+        assert main(["cache", "list", str(folder)]) == 0
+    other = memload.open(f"file://{sets / 'one'}", cache=folder, cache_bytes="65MB")
+    cache_of(other).hold(blocks)
+    assert torch.equal(torch.stack([row["x"] for row in ds]), X)
+    cache.let_go(blocks)
+    evicted(cache.table, blocks, cache.mirrors.place)
+    assert torch.equal(torch.stack([row["x"] for row in other]), X)
+
+
 # A remover takes the lock between a maker's folder and the maker's own lock, and is suspended then.
 MAKES_BESIDE_A_REMOVER = """
 import fcntl, os, sys

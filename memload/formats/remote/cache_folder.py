@@ -39,7 +39,6 @@ _AT_ONCE = 1 << 16  # blocks
 _FILES_AT_ONCE = 64
 _REMOVALS = 3  # of a set while it is opened
 
-
 Place = Callable[[int], tuple[Descriptor, int]]
 """Returns the descriptor of a mirror file by its number, and where the file begins there."""
 
@@ -91,22 +90,31 @@ class CachedSet:
 
         Raises:
             OSError: it cannot be opened, or bytes cannot be removed.
+            FileNotFoundError: it was removed. Another one would say nothing of what the mirror files have.
             FormatError: it is damaged.
         """
+        (path := self.path / TABLE).stat()
         try:
-            table = BlockTable(room, str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files])
+            table = BlockTable(room, str(path), self.block_bytes, [file.nbytes for file in self.files])
         except RuntimeError as error:
             raise FormatError(str(error)) from None
-        remove_left(table, self._places())
+        remove_left(table, self._places(table))
         return table
 
     def remove_blocks(self, table: BlockTable, blocks: Sequence[int] | Any) -> int:
         """Remove blocks that nobody has pinned; return the bytes."""
-        return evicted(table, blocks, self._places())
+        return evicted(table, blocks, self._places(table))
 
-    def _places(self) -> Place:
+    def _places(self, table: BlockTable) -> Place:
         files = Descriptors(self.path)
-        return lambda number: (files.of(self.files[number].name), 0)
+
+        def place(number: int) -> tuple[Descriptor, int]:
+            file = files.of(self.files[number].name)
+            if not table.is_there:  # then the file may be one of another table, which was made since
+                raise FileNotFoundError(self.path)
+            return file, 0
+
+        return place
 
 
 def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
@@ -223,15 +231,17 @@ class CacheFolder:
         return _sets_in(self.path)
 
     def table(self, one: CachedSet) -> BlockTable:
-        """Open the table of a set; if it is damaged, the set is emptied first.
+        """Open the table of a set; if it is damaged or missing, the set is emptied first.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: it cannot be opened; FileNotFoundError: the set was removed.
             FormatError: it is damaged, and a process reads the set.
         """
         try:
             return one.table(self.room)
-        except FormatError:
+        except (FormatError, FileNotFoundError):
+            if not (one.path / SET).exists():
+                raise
             self._empty(one)
             return one.table(self.room)
 
@@ -243,7 +253,7 @@ class CacheFolder:
                     self._empty(one)
 
     def _empty(self, one: CachedSet) -> None:
-        with contextlib.suppress(FormatError):  # a damaged table does not say which blocks it has
+        with contextlib.suppress(FormatError, FileNotFoundError):  # a damaged table does not say which blocks it has
             table = one.table(self.room)
             if table.is_alone:
                 for blocks in present(table):
@@ -313,6 +323,7 @@ class CacheFolder:
             for file in one.files:
                 with (made / file.name).open("xb") as mirror:
                     mirror.truncate(file.nbytes)
+            (made / TABLE).touch()
             made.chmod(0o777 & ~_umask())
             try:
                 made.rename(one.path)
