@@ -88,6 +88,25 @@ def test_nobody_claims_room_while_what_is_there_is_counted(url, folder, monkeypa
     assert early == [False]
 
 
+def test_of_processes_that_open_a_cache_at_once_one_counts(url, folder, monkeypatch):
+    """What died may have left too much in the count."""
+    one, room, others, found = filled(url, folder), _core.CacheRoom, [], []
+
+    def room_beside_another_opener(path):
+        made = room(path)
+        if not others:
+            others.append(threading.Thread(target=lambda: found.append(CacheFolder(folder))))
+            others[0].start()
+            others[0].join(0.5)
+        return made
+
+    room(str(folder / "room")).set_used(10 * one.nbytes)
+    monkeypatch.setattr(cache_folder, "CacheRoom", room_beside_another_opener)
+    first = CacheFolder(folder)
+    others[0].join()
+    assert first.room.used == found[0].room.used == one.nbytes
+
+
 def test_a_set_that_is_opened_while_it_is_cleared_stays(url, folder, monkeypatch):
     one, others, remove = filled(url, folder), [], CachedSet.remove_blocks
 

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from memload._core import BlockTable, CacheRoom, give_back
-from memload.errors import DiskSpaceError, FormatError
+from memload._core import BlockTable, CacheRoom
+from memload.errors import FormatError
+from memload.formats.remote.cache_disk import check_punching
 from memload.formats.remote.damages import emptied
 from memload.formats.remote.descriptors import Descriptor, Descriptors
 from memload.formats.remote.unfinished import PREFIX, being_made, locked, remove_unfinished
@@ -194,18 +194,23 @@ class CacheFolder:
         if not (self.path / ROOM).exists():
             self._check_unread()
         self.removed_unfinished = remove_unfinished(self.path)
-        try:
-            self.room = CacheRoom(str(self.path / ROOM))
-        except RuntimeError as error:
-            raise FormatError(str(error)) from None
         self.damaged: set[str] = set()
-        if self.room.shut():  # what others claimed while it is counted would be missing in the count
+        with locked(self.path):  # of several that open it at once, each would keep the others from counting
             try:
-                for one in self.sets():
-                    self._mend(one)
-                self.room.set_used(sum(self.held(one) for one in self.sets()))
-            finally:
-                self.room.admit()
+                self.room = CacheRoom(str(self.path / ROOM))
+            except RuntimeError as error:
+                raise FormatError(str(error)) from None
+            if self.room.shut():  # what others claimed while it is counted would be missing in the count
+                try:
+                    self._count()
+                finally:
+                    self.room.admit()
+
+    def _count(self) -> None:
+        for one in self.sets():
+            with contextlib.suppress(FileNotFoundError):  # somebody removes it
+                self._mend(one)
+        self.room.set_used(sum(self.held(one) for one in self.sets()))
 
     def _make(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -215,7 +220,7 @@ class CacheFolder:
             has_content = any(not path.name.startswith(PREFIX) for path in self.path.iterdir())
             if has_content and not is_folder(self.path):  # else another process makes the cache at the same moment
                 raise FileExistsError(f"{self.path}: this folder has other content; give cache= an empty or a new one")
-            _check_punching(self.path)
+            check_punching(self.path)
 
     def _check_unread(self) -> None:
         """Refuse to make the file of the room anew while processes have the one that was removed: it is their lock."""
@@ -414,34 +419,6 @@ def _set_at(path: Path) -> CachedSet | None:
         return CachedSet(path, str(said["url"]), int(said["block_bytes"]), files)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _check_punching(folder: Path) -> None:
-    with tempfile.TemporaryFile(dir=folder, prefix=PREFIX) as file:
-        file.write(b"\0" * 8192)
-        file.flush()
-        try:
-            give_back(file.fileno(), 0, 4096)
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{folder}: its file system cannot give parts of files back ({error.strerror}); give cache= a folder "
-                "on ext4, XFS, Btrfs or tmpfs",
-            ) from None
-
-
-@contextlib.contextmanager
-def telling_of_a_full_disk(folder: str) -> Iterator[None]:
-    """Raise a DiskSpaceError that names the folder where an error says that its disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise DiskSpaceError(
-            f"{folder}: the disk is full, and has no room for the empty files of the cache ({error}); make room, or "
-            "give cache= a folder on another disk"
-        ) from error
 
 
 def _umask() -> int:
