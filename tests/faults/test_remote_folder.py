@@ -200,6 +200,15 @@ def test_a_folder_that_is_removed_and_made_anew_gives_nobody_wrong_bytes(sets, t
     assert new.counts.requests == len(new.files)
 
 
+def test_a_set_whose_folder_was_removed_is_opened_again_beside_the_dataset_that_reads_it(sets, tmp_path):
+    ds = opened(sets, tmp_path / "cache")
+    assert torch.equal(ds[0]["x"], X[0])
+    shutil.rmtree(tmp_path / "cache")
+    again = opened(sets, tmp_path / "cache")
+    assert torch.equal(torch.stack([row["x"] for row in again]), X)
+    assert torch.equal(ds[0]["x"], X[0])
+
+
 def test_a_folder_that_was_made_anew_is_emptied_by_nobody_who_had_the_old_one(sets, tmp_path):
     """Their locks are not those of its readers."""
     folder = tmp_path / "cache"
