@@ -265,6 +265,24 @@ def test_a_removal_that_is_interrupted_leaves_the_count_right(url, folder):
     assert cache.room.used == on_disk(one) == 0
 
 
+def test_an_interrupt_of_the_removal_of_many_blocks_of_a_file_is_raised_amid_them():
+    table, blocks, looks = _core.BlockTable(_core.CacheRoom(), "", 4096, [5000 * 4096]), np.arange(5000), []
+    table.hold(blocks, 5000 * 4096)
+
+    def place(_number):
+        looks.append(None)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        return mirror, 0
+
+    mirror = Descriptor.of_memory("mirror", 5000 * 4096)
+    table.store(0, [0] * 5000, mirror.number, 0, bytes(5000 * 4096), False)
+    table.let_go(blocks)
+    with pytest.raises(KeyboardInterrupt):
+        cache_folder.evicted(table, blocks, place)
+    assert 0 < table.room.used < 5000 * 4096
+
+
 def test_what_the_file_system_does_not_take_back_counts_and_is_tried_again(url, folder):
     cache, blocks = cache_of(opened(url, folder)), np.arange(8)
     cache.hold(blocks)

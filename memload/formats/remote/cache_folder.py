@@ -37,6 +37,7 @@ STATE, ARRIVING, PRESENT, MOVING, PINNED, OF_OTHERS = 3, 1, 2, 3, 4, 16
 """Of `BlockTable.states`: the bits of the state, three states, the bit of a pin, and that of another's block."""
 _AT_ONCE = 1 << 16  # blocks
 _FILES_AT_ONCE = 64
+_REMOVED_AT_ONCE = 1 << 10  # blocks, which takes a second where they are large
 _REMOVALS = 3  # of a set while it is opened
 
 Place = Callable[[int], tuple[Descriptor, int]]
@@ -120,7 +121,8 @@ class CachedSet:
 def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
     """Take blocks out of a table and their bytes out of the mirror files; return how many bytes.
 
-    An interrupt finds each block in its place, or gone: each is removed within one call of the core.
+    An interrupt finds each block in its place, or gone: each is removed within one call of the core, which removes so
+    few that an interrupt does not wait for long.
 
     Args:
         table: the table.
@@ -131,7 +133,8 @@ def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
         OSError: a mirror file cannot be opened, or the file system does not take bytes back, which count until it does.
     """
     wanted = np.asarray(blocks, dtype=np.int64)
-    return sum(table.evict(some, files) for some, files in _by_files(table, wanted, place))
+    parts = (wanted[first : first + _REMOVED_AT_ONCE] for first in range(0, len(wanted), _REMOVED_AT_ONCE))
+    return sum(table.evict(some, files) for part in parts for some, files in _by_files(table, part, place))
 
 
 def remove_left(table: BlockTable, place: Place) -> None:
