@@ -209,6 +209,29 @@ def test_a_set_whose_folder_was_removed_is_opened_again_beside_the_dataset_that_
     assert torch.equal(ds[0]["x"], X[0])
 
 
+@pytest.mark.parametrize("what", ["blocks", "."])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_the_bytes_of_a_set_that_somebody_removed_do_not_count(sets, tmp_path, what, is_read):
+    """Else the others that have the cache open lack room, until all of them have closed it."""
+    folder = tmp_path / "cache"
+    one, two = opened(sets, folder), opened(sets, folder, "two")
+    blocks, cache, entry = np.arange(cache_of(one).table.blocks), cache_of(two), cache_of(one)._entry
+    cache_of(one).hold(blocks)
+    cache_of(one).let_go(blocks)
+    gone = weakref.ref(cache_of(one))
+    if not is_read:
+        del one
+        until(lambda: gone() is None)
+    path = entry.path / what
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    cache.limit = cache.nbytes
+    cache.hold(blocks)
+    assert cache.room.used == cache.nbytes
+    if is_read:
+        evicted(gone().table, blocks, gone().mirrors.place)
+        assert cache.room.used == cache.nbytes
+
+
 def test_a_folder_that_was_made_anew_is_emptied_by_nobody_who_had_the_old_one(sets, tmp_path):
     """Their locks are not those of its readers."""
     folder = tmp_path / "cache"

@@ -205,11 +205,23 @@ class CacheFolder:
                 raise FormatError(str(error)) from None
             if self.room.shut():  # what others claimed while it is counted would be missing in the count
                 try:
-                    self._count()
+                    self._mend_all()
                 finally:
                     self.room.admit()
+            elif self.room.is_there:
+                self._count()
 
     def _count(self) -> None:
+        """Correct the count, while others have the room, too: somebody may have removed sets, or damaged them."""
+        with self.room.lock():
+            self.room.set_used(
+                sum(
+                    BlockTable.held_bytes(str(one.path / TABLE), one.block_bytes, [file.nbytes for file in one.files])
+                    for one in self.sets()
+                )
+            )
+
+    def _mend_all(self) -> None:
         for one in self.sets():
             with contextlib.suppress(FileNotFoundError):  # somebody removes it
                 self._mend(one)
@@ -352,6 +364,8 @@ class CacheFolder:
             with contextlib.suppress(FormatError, FileNotFoundError):  # a process reads it, or has removed it
                 for blocks in present(table := self.table(one)):
                     freed += one.remove_blocks(table, blocks)
+        if freed < nbytes:
+            self._count()
         return freed
 
     def clear(self, one: CachedSet) -> tuple[int, bool]:
