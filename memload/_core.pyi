@@ -71,7 +71,7 @@ class CacheRoom:
         """
     def set_used(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Correct the count, of a room that is shut.
+        Correct the count, of a room that is shut, or with its lock.
         """
     def shut(self) -> bool:
         """
@@ -105,6 +105,11 @@ class BlockTable:
     """
     The state of the blocks of some files, which the processes of a machine share.
     """
+    @staticmethod
+    def held_bytes(path: str, block_bytes: typing.SupportsInt | typing.SupportsIndex, file_bytes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> int:
+        """
+        Bytes of all blocks that a table in a file counts, with the room's lock. Raises OSError.
+        """
     @staticmethod
     def is_in_use(path: str) -> bool:
         """

@@ -200,7 +200,8 @@ void register_room(py::module_& m) {
       .def("shut", &CacheRoom::shut, "Keep other processes from opening it, if none has it; returns whether.")
       .def("admit", &CacheRoom::admit, "Let other processes open it again.")
       .def_property_readonly("used", &CacheRoom::used, "Bytes of all blocks that are there, arriving or leaving.")
-      .def("set_used", &CacheRoom::set_used, py::arg("nbytes"), "Correct the count, of a room that is shut.")
+      .def("set_used", &CacheRoom::set_used, py::arg("nbytes"),
+           "Correct the count, of a room that is shut, or with its lock.")
       .def_property_readonly("events", &CacheRoom::events, "A number that changes when something may have happened.")
       .def("wait", &wait_for_events, py::arg("seen"), py::arg("seconds"),
            "Wait until `events` differs from `seen`, or so long.")
@@ -257,6 +258,8 @@ void register_block_table(py::module_& m) {
            "Claim those that another process claimed and does not seem to bring; returns them. `claims`: as in `hold`.")
       .def_static("is_in_use", &BlockTable::is_in_use, py::arg("path"),
                   "Whether a process has the table in a file open, this one included. Raises OSError.")
+      .def_static("held_bytes", &BlockTable::held_bytes, py::arg("path"), py::arg("block_bytes"), py::arg("file_bytes"),
+                  release, "Bytes of all blocks that a table in a file counts, with the room's lock. Raises OSError.")
       .def("failed", &with_blocks<&BlockTable::failed>, py::arg("blocks"))
       .def("checksum", &BlockTable::checksum, py::arg("block"), release)
       .def("vouch", &BlockTable::vouch, py::arg("block"), release, "Returns False if the block is there no more.")

@@ -531,8 +531,10 @@ TEST(a_set_that_is_there_can_be_held_as_a_whole) {
   table->let_go(all);
   CHECK(table->hold_all());
   CHECK(table->holds(1, 0, 2 * kBlock));
+  CHECK(table->states(0, 1) == std::vector<std::uint8_t>({2 | 4}));  // who looks for blocks to evict finds none
   CHECK_EQ(table->evict(all, kNowhere), 0u);
   table->let_go_all();
+  CHECK(table->states(0, 1) == std::vector<std::uint8_t>({2}));
   CHECK(!table->holds(1, 0, 1));
   table->let_go_all();  // of which there is none
   CHECK(!table->holds_all());

@@ -200,6 +200,38 @@ def test_a_folder_that_is_removed_and_made_anew_gives_nobody_wrong_bytes(sets, t
     assert new.counts.requests == len(new.files)
 
 
+def test_a_set_whose_folder_was_removed_is_opened_again_beside_the_dataset_that_reads_it(sets, tmp_path):
+    ds = opened(sets, tmp_path / "cache")
+    assert torch.equal(ds[0]["x"], X[0])
+    shutil.rmtree(tmp_path / "cache")
+    again = opened(sets, tmp_path / "cache")
+    assert torch.equal(torch.stack([row["x"] for row in again]), X)
+    assert torch.equal(ds[0]["x"], X[0])
+
+
+@pytest.mark.parametrize("what", ["blocks", "."])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_the_bytes_of_a_set_that_somebody_removed_do_not_count(sets, tmp_path, what, is_read):
+    """Else the others that have the cache open lack room, until all of them have closed it."""
+    folder = tmp_path / "cache"
+    one, two = opened(sets, folder), opened(sets, folder, "two")
+    blocks, cache, entry = np.arange(cache_of(one).table.blocks), cache_of(two), cache_of(one)._entry
+    cache_of(one).hold(blocks)
+    cache_of(one).let_go(blocks)
+    gone = weakref.ref(cache_of(one))
+    if not is_read:
+        del one
+        until(lambda: gone() is None)
+    path = entry.path / what
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    cache.limit = cache.nbytes
+    cache.hold(blocks)
+    assert cache.room.used == cache.nbytes
+    if is_read:
+        evicted(gone().table, blocks, gone().mirrors.place)
+        assert cache.room.used == cache.nbytes
+
+
 def test_a_folder_that_was_made_anew_is_emptied_by_nobody_who_had_the_old_one(sets, tmp_path):
     """Their locks are not those of its readers."""
     folder = tmp_path / "cache"
@@ -208,6 +240,40 @@ def test_a_folder_that_was_made_anew_is_emptied_by_nobody_who_had_the_old_one(se
     read(sets, folder, "two")
     assert cache.folder.make_room(1, cache._entry) == 0
     assert cache_of(opened(sets, folder, "two")).room.used > 0
+
+
+def test_blocks_of_a_folder_that_was_made_anew_are_removed_by_no_table_of_the_old_one(sets, tmp_path):
+    folder = tmp_path / "cache"
+    cache = cache_of(opened(sets, folder))
+    blocks = np.arange(cache.table.blocks)
+    cache.hold(blocks)
+    cache.let_go(blocks)
+    shutil.rmtree(folder)
+    ds = memload.open(f"file://{sets / 'one'}", cache=folder, cache_bytes="65MB")
+    cache_of(ds).hold(blocks)
+    cache._entry.remove_blocks(cache.table, blocks)
+    assert torch.equal(torch.stack([row["x"] for row in ds]), X)
+
+
+@pytest.mark.parametrize("names", [["blocks"], ["blocks", "shard-00003.safetensors"]])
+@pytest.mark.parametrize("next_one", ["opens it", "lists it"])
+def test_a_table_that_was_removed_while_it_is_read_costs_no_bytes(sets, tmp_path, names, next_one):
+    """Whoever opens the set then does not see its readers: it gets files of its own, and nobody empties others'."""
+    folder = tmp_path / "cache"
+    ds = opened(sets, folder)
+    cache = cache_of(ds)
+    blocks = np.arange(cache.table.blocks)
+    cache.hold(blocks)
+    for name in names:
+        (cache._entry.path / name).unlink()
+    if next_one == "lists it":
+        assert main(["cache", "list", str(folder)]) == 0
+    other = memload.open(f"file://{sets / 'one'}", cache=folder, cache_bytes="65MB")
+    cache_of(other).hold(blocks)
+    assert torch.equal(torch.stack([row["x"] for row in ds]), X)
+    cache.let_go(blocks)
+    evicted(cache.table, blocks, cache.mirrors.place)
+    assert torch.equal(torch.stack([row["x"] for row in other]), X)
 
 
 # A remover takes the lock between a maker's folder and the maker's own lock, and is suspended then.

@@ -88,6 +88,25 @@ def test_nobody_claims_room_while_what_is_there_is_counted(url, folder, monkeypa
     assert early == [False]
 
 
+def test_of_processes_that_open_a_cache_at_once_one_counts(url, folder, monkeypatch):
+    """What died may have left too much in the count."""
+    one, room, others, found = filled(url, folder), _core.CacheRoom, [], []
+
+    def room_beside_another_opener(path):
+        made = room(path)
+        if not others:
+            others.append(threading.Thread(target=lambda: found.append(CacheFolder(folder))))
+            others[0].start()
+            others[0].join(0.5)
+        return made
+
+    room(str(folder / "room")).set_used(10 * one.nbytes)
+    monkeypatch.setattr(cache_folder, "CacheRoom", room_beside_another_opener)
+    first = CacheFolder(folder)
+    others[0].join()
+    assert first.room.used == found[0].room.used == one.nbytes
+
+
 def test_a_set_that_is_opened_while_it_is_cleared_stays(url, folder, monkeypatch):
     one, others, remove = filled(url, folder), [], CachedSet.remove_blocks
 
@@ -244,6 +263,24 @@ def test_a_removal_that_is_interrupted_leaves_the_count_right(url, folder):
     assert cache.room.used == on_disk(one)
     cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
     assert cache.room.used == on_disk(one) == 0
+
+
+def test_an_interrupt_of_the_removal_of_many_blocks_of_a_file_is_raised_amid_them():
+    table, blocks, looks = _core.BlockTable(_core.CacheRoom(), "", 4096, [5000 * 4096]), np.arange(5000), []
+    table.hold(blocks, 5000 * 4096)
+
+    def place(_number):
+        looks.append(None)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        return mirror, 0
+
+    mirror = Descriptor.of_memory("mirror", 5000 * 4096)
+    table.store(0, [0] * 5000, mirror.number, 0, bytes(5000 * 4096), False)
+    table.let_go(blocks)
+    with pytest.raises(KeyboardInterrupt):
+        cache_folder.evicted(table, blocks, place)
+    assert 0 < table.room.used < 5000 * 4096
 
 
 def test_what_the_file_system_does_not_take_back_counts_and_is_tried_again(url, folder):
@@ -422,13 +459,18 @@ print(torch.equal(rows, torch.arange(1, 33, dtype=torch.int32)[:, None].expand_a
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts overlays")
-def test_a_cache_that_a_container_image_holds_in_part_gives_the_rows_that_are_fetched_later(url, folder, tmp_path):
+@pytest.mark.parametrize("step", [2, 1])
+def test_a_cache_of_a_container_image_gives_the_rows_that_are_fetched_later(url, folder, tmp_path, step):
     """An overlay copies a file when it is opened to be written; a mapping made before does not see the copy."""
     cache = cache_of(opened(url, folder))
-    half = np.arange(0, cache.table.blocks, 2)
-    cache.hold(half)
-    cache.let_go(half)
+    some = np.arange(0, cache.table.blocks, step)
+    cache.hold(some)
+    cache.let_go(some)
+    mirror = cache.folder.sets()[0].path / cache.files[0].name
     del cache
+    with mirror.open("r+b") as file:
+        file.seek(2 << 16)  # amid a block that is there
+        file.write(b"damaged")
     (tmp_path / "layers").mkdir()
     command = [sys.executable, "-c", OVERLAID, url, str(folder), str(tmp_path / "layers")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"

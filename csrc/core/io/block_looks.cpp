@@ -49,10 +49,11 @@ void BlockTable::want(std::span<const std::int64_t> blocks, bool wanted) {
 std::vector<std::uint8_t> BlockTable::states(std::int64_t first, std::int64_t count) const {
   check_range(first, count);
   const std::uint64_t own = std::uint64_t{1} << place_;
+  const bool is_whole = head_->whole.load(std::memory_order_relaxed) != 0;
   std::vector<std::uint8_t> found(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
     const Block& block = table_[first + i];
-    const unsigned pinned = block.pins.load(std::memory_order_relaxed) != 0 ? 4 : 0;
+    const unsigned pinned = is_whole || block.pins.load(std::memory_order_relaxed) != 0 ? 4 : 0;
     const unsigned wanted = (block.wanted.load(std::memory_order_relaxed) & ~own) != 0 ? 8 : 0;
     const std::uint32_t word = block.state.load();
     const BlockState state = state_of(word);

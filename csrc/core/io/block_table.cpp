@@ -60,6 +60,31 @@ BlockTable::BlockTable(std::shared_ptr<CacheRoom> room, std::string path, std::u
       born_(fork_generation()),
       pins_(static_cast<std::size_t>(blocks_)) {}
 
+std::uint64_t BlockTable::held_bytes(const std::string& path, std::uint64_t block_bytes,
+                                     const std::vector<std::uint64_t>& file_bytes) {
+  const std::vector<File> files = numbered(block_bytes, file_bytes);
+  const std::size_t mapped = kPage + static_cast<std::size_t>(files.back().first) * sizeof(Block);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0 && errno == ENOENT) return 0;
+  if (file < 0) throw_errno(path + ": cannot open");
+  struct stat info{};
+  const bool is_made = ::fstat(file, &info) == 0 && static_cast<std::size_t>(info.st_size) >= mapped;
+  void* const memory = is_made ? ::mmap(nullptr, mapped, PROT_READ, MAP_SHARED, file, 0) : nullptr;
+  ::close(file);
+  if (memory == nullptr) return 0;
+  if (memory == MAP_FAILED) throw_errno(path + ": cannot map");
+  const auto* const blocks = reinterpret_cast<const Block*>(static_cast<const std::byte*>(memory) + kPage);
+  std::uint64_t bytes = 0;
+  for (std::size_t k = 0; k + 1 < files.size(); ++k) {
+    for (std::uint64_t number = files[k].first; number < files[k + 1].first; ++number) {
+      if (state_of(blocks[number].state.load()) == kAbsent) continue;
+      bytes += std::min(block_bytes, files[k].bytes - (number - files[k].first) * block_bytes);
+    }
+  }
+  ::munmap(memory, mapped);
+  return bytes;
+}
+
 bool BlockTable::is_in_use(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0 && errno == ENOENT) return false;
@@ -86,8 +111,7 @@ void BlockTable::attach() {
   static_assert(sizeof(Head) <= kPage && sizeof(Block) == 32);
   file_ = path_.empty() ? memory_file("memload-blocks") : open_file(path_);
   const CacheRoom::Lock lock(*room_);
-  struct stat info{};
-  if (!path_.empty() && ::fstat(file_, &info) == 0 && info.st_nlink == 0) {
+  if (!path_.empty() && is_removed(file_)) {
     throw std::system_error(ENOENT, std::generic_category(), path_ + ": removed by another process");
   }
   auto* const memory = static_cast<std::byte*>(map_file(file_, mapped_, path_));
@@ -134,6 +158,8 @@ void BlockTable::take_place() {
   }
   throw std::runtime_error(path_ + ": 64 processes read through this cache already; give further ones another folder");
 }
+
+bool BlockTable::counts() const { return path_.empty() || !is_removed(file_); }
 
 bool BlockTable::is_there() const { return path_.empty() || lies_at(file_, path_); }
 
@@ -219,14 +245,15 @@ bool BlockTable::is_own(std::int64_t number, std::uint32_t state) const {
 }
 
 // With the room's lock. The bytes are counted before the state says so, and the other way round in free(): whoever dies
-// between the two leaves too much in the count, and never too little.
+// between the two leaves too much in the count, and never too little. Blocks of a table that was removed do not count,
+// since whoever counts anew does not find them.
 void BlockTable::claim(std::int64_t number, std::uint64_t limit, Held& held) {
   const std::uint64_t bytes = bytes_of(number);
   if (room_->used() + bytes > limit) {
     held.lacking.push_back(number);
     return;
   }
-  room_->set_used(room_->used() + bytes);
+  if (counts()) room_->set_used(room_->used() + bytes);
   table_[number].state.store(word_of(kArriving, place_));
   held.claimed.push_back(number);
 }
@@ -234,6 +261,7 @@ void BlockTable::claim(std::int64_t number, std::uint64_t limit, Held& held) {
 // With the room's lock.
 void BlockTable::free(std::int64_t number) {
   table_[number].state.store(word_of(kAbsent, 0));
+  if (!counts()) return;
   const std::uint64_t bytes = bytes_of(number);
   room_->set_used(room_->used() - std::min(room_->used(), bytes));
 }

@@ -48,7 +48,8 @@ class CacheRoom {
   [[nodiscard]] bool is_there() const;
   [[nodiscard]] std::chrono::milliseconds longest_lock() const noexcept { return longest_lock_; }
   [[nodiscard]] std::uint64_t used() const noexcept;
-  // Corrects what is counted as used, of a room that is shut. What died may have left too much in the count.
+  // Corrects what is counted as used, of a room that is shut, or with its lock. What died may have left too much in the
+  // count, and so do tables that somebody removed.
   void set_used(std::uint64_t bytes) noexcept;
 
   // A number that changes whenever something may have happened that others wait for.

@@ -49,6 +49,12 @@ inline bool lies_at(int file, const std::string& path) {
          own.st_ino == found.st_ino;
 }
 
+// Whether somebody has removed an open file, which nobody else can open then.
+inline bool is_removed(int file) {
+  struct stat info{};
+  return ::fstat(file, &info) == 0 && info.st_nlink == 0;
+}
+
 inline void* map_file(int file, std::size_t bytes, const std::string& path) {
   struct stat info{};
   if (::fstat(file, &info) != 0) throw_errno(path + ": cannot stat");

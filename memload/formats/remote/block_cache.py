@@ -21,6 +21,7 @@ import xxhash
 
 from memload._core import BlockTable, CacheRoom, Storage
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
+from memload.formats.remote.cache_disk import telling_of_a_full_disk
 from memload.formats.remote.cache_folder import (
     ARRIVING,
     ETAGS,
@@ -34,7 +35,6 @@ from memload.formats.remote.cache_folder import (
     evicted,
     present,
     remove_left,
-    telling_of_a_full_disk,
 )
 from memload.formats.remote.etags import Etags
 from memload.formats.remote.link import link

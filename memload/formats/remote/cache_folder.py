@@ -14,7 +14,6 @@ import contextlib
 import errno
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from memload._core import BlockTable, CacheRoom, give_back
-from memload.errors import DiskSpaceError, FormatError
+from memload._core import BlockTable, CacheRoom
+from memload.errors import FormatError
+from memload.formats.remote.cache_disk import check_punching
 from memload.formats.remote.damages import emptied
 from memload.formats.remote.descriptors import Descriptor, Descriptors
 from memload.formats.remote.unfinished import PREFIX, being_made, locked, remove_unfinished
@@ -37,8 +37,8 @@ STATE, ARRIVING, PRESENT, MOVING, PINNED, OF_OTHERS = 3, 1, 2, 3, 4, 16
 """Of `BlockTable.states`: the bits of the state, three states, the bit of a pin, and that of another's block."""
 _AT_ONCE = 1 << 16  # blocks
 _FILES_AT_ONCE = 64
+_REMOVED_AT_ONCE = 1 << 10  # blocks, which takes a second where they are large
 _REMOVALS = 3  # of a set while it is opened
-
 
 Place = Callable[[int], tuple[Descriptor, int]]
 """Returns the descriptor of a mirror file by its number, and where the file begins there."""
@@ -91,28 +91,38 @@ class CachedSet:
 
         Raises:
             OSError: it cannot be opened, or bytes cannot be removed.
+            FileNotFoundError: it was removed. Another one would say nothing of what the mirror files have.
             FormatError: it is damaged.
         """
+        (path := self.path / TABLE).stat()
         try:
-            table = BlockTable(room, str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files])
+            table = BlockTable(room, str(path), self.block_bytes, [file.nbytes for file in self.files])
         except RuntimeError as error:
             raise FormatError(str(error)) from None
-        remove_left(table, self._places())
+        remove_left(table, self._places(table))
         return table
 
     def remove_blocks(self, table: BlockTable, blocks: Sequence[int] | Any) -> int:
         """Remove blocks that nobody has pinned; return the bytes."""
-        return evicted(table, blocks, self._places())
+        return evicted(table, blocks, self._places(table))
 
-    def _places(self) -> Place:
+    def _places(self, table: BlockTable) -> Place:
         files = Descriptors(self.path)
-        return lambda number: (files.of(self.files[number].name), 0)
+
+        def place(number: int) -> tuple[Descriptor, int]:
+            file = files.of(self.files[number].name)
+            if not table.is_there:  # then the file may be one of another table, which was made since
+                raise FileNotFoundError(self.path)
+            return file, 0
+
+        return place
 
 
 def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
     """Take blocks out of a table and their bytes out of the mirror files; return how many bytes.
 
-    An interrupt finds each block in its place, or gone: each is removed within one call of the core.
+    An interrupt finds each block in its place, or gone: each is removed within one call of the core, which removes so
+    few that an interrupt does not wait for long.
 
     Args:
         table: the table.
@@ -123,7 +133,8 @@ def evicted(table: BlockTable, blocks: Any, place: Place) -> int:
         OSError: a mirror file cannot be opened, or the file system does not take bytes back, which count until it does.
     """
     wanted = np.asarray(blocks, dtype=np.int64)
-    return sum(table.evict(some, files) for some, files in _by_files(table, wanted, place))
+    parts = (wanted[first : first + _REMOVED_AT_ONCE] for first in range(0, len(wanted), _REMOVED_AT_ONCE))
+    return sum(table.evict(some, files) for part in parts for some, files in _by_files(table, part, place))
 
 
 def remove_left(table: BlockTable, place: Place) -> None:
@@ -186,18 +197,35 @@ class CacheFolder:
         if not (self.path / ROOM).exists():
             self._check_unread()
         self.removed_unfinished = remove_unfinished(self.path)
-        try:
-            self.room = CacheRoom(str(self.path / ROOM))
-        except RuntimeError as error:
-            raise FormatError(str(error)) from None
         self.damaged: set[str] = set()
-        if self.room.shut():  # what others claimed while it is counted would be missing in the count
+        with locked(self.path):  # of several that open it at once, each would keep the others from counting
             try:
-                for one in self.sets():
-                    self._mend(one)
-                self.room.set_used(sum(self.held(one) for one in self.sets()))
-            finally:
-                self.room.admit()
+                self.room = CacheRoom(str(self.path / ROOM))
+            except RuntimeError as error:
+                raise FormatError(str(error)) from None
+            if self.room.shut():  # what others claimed while it is counted would be missing in the count
+                try:
+                    self._mend_all()
+                finally:
+                    self.room.admit()
+            elif self.room.is_there:
+                self._count()
+
+    def _count(self) -> None:
+        """Correct the count, while others have the room, too: somebody may have removed sets, or damaged them."""
+        with self.room.lock():
+            self.room.set_used(
+                sum(
+                    BlockTable.held_bytes(str(one.path / TABLE), one.block_bytes, [file.nbytes for file in one.files])
+                    for one in self.sets()
+                )
+            )
+
+    def _mend_all(self) -> None:
+        for one in self.sets():
+            with contextlib.suppress(FileNotFoundError):  # somebody removes it
+                self._mend(one)
+        self.room.set_used(sum(self.held(one) for one in self.sets()))
 
     def _make(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -207,7 +235,7 @@ class CacheFolder:
             has_content = any(not path.name.startswith(PREFIX) for path in self.path.iterdir())
             if has_content and not is_folder(self.path):  # else another process makes the cache at the same moment
                 raise FileExistsError(f"{self.path}: this folder has other content; give cache= an empty or a new one")
-            _check_punching(self.path)
+            check_punching(self.path)
 
     def _check_unread(self) -> None:
         """Refuse to make the file of the room anew while processes have the one that was removed: it is their lock."""
@@ -223,15 +251,17 @@ class CacheFolder:
         return _sets_in(self.path)
 
     def table(self, one: CachedSet) -> BlockTable:
-        """Open the table of a set; if it is damaged, the set is emptied first.
+        """Open the table of a set; if it is damaged or missing, the set is emptied first.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: it cannot be opened; FileNotFoundError: the set was removed.
             FormatError: it is damaged, and a process reads the set.
         """
         try:
             return one.table(self.room)
-        except FormatError:
+        except (FormatError, FileNotFoundError):
+            if not (one.path / SET).exists():
+                raise
             self._empty(one)
             return one.table(self.room)
 
@@ -243,7 +273,7 @@ class CacheFolder:
                     self._empty(one)
 
     def _empty(self, one: CachedSet) -> None:
-        with contextlib.suppress(FormatError):  # a damaged table does not say which blocks it has
+        with contextlib.suppress(FormatError, FileNotFoundError):  # a damaged table does not say which blocks it has
             table = one.table(self.room)
             if table.is_alone:
                 for blocks in present(table):
@@ -313,6 +343,7 @@ class CacheFolder:
             for file in one.files:
                 with (made / file.name).open("xb") as mirror:
                     mirror.truncate(file.nbytes)
+            (made / TABLE).touch()
             made.chmod(0o777 & ~_umask())
             try:
                 made.rename(one.path)
@@ -333,6 +364,8 @@ class CacheFolder:
             with contextlib.suppress(FormatError, FileNotFoundError):  # a process reads it, or has removed it
                 for blocks in present(table := self.table(one)):
                     freed += one.remove_blocks(table, blocks)
+        if freed < nbytes:
+            self._count()
         return freed
 
     def clear(self, one: CachedSet) -> tuple[int, bool]:
@@ -403,34 +436,6 @@ def _set_at(path: Path) -> CachedSet | None:
         return CachedSet(path, str(said["url"]), int(said["block_bytes"]), files)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _check_punching(folder: Path) -> None:
-    with tempfile.TemporaryFile(dir=folder, prefix=PREFIX) as file:
-        file.write(b"\0" * 8192)
-        file.flush()
-        try:
-            give_back(file.fileno(), 0, 4096)
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{folder}: its file system cannot give parts of files back ({error.strerror}); give cache= a folder "
-                "on ext4, XFS, Btrfs or tmpfs",
-            ) from None
-
-
-@contextlib.contextmanager
-def telling_of_a_full_disk(folder: str) -> Iterator[None]:
-    """Raise a DiskSpaceError that names the folder where an error says that its disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise DiskSpaceError(
-            f"{folder}: the disk is full, and has no room for the empty files of the cache ({error}); make room, or "
-            "give cache= a folder on another disk"
-        ) from error
 
 
 def _umask() -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from memload._core import BlockTable, Storage
 from memload.errors import ShardReadError
-from memload.formats.remote.cache_folder import PRESENT, STATE, CachedSet, RemoteFile
+from memload.formats.remote.cache_folder import CachedSet, RemoteFile
 from memload.formats.remote.descriptors import Descriptor, Descriptors, identity_of
 
 
@@ -33,7 +33,6 @@ class Mirrors:
             )
         self._known = {file.name: identity_of((entry.path / file.name).stat()) for file in entry.files}
         self._open = Descriptors(entry.path, self._known)
-        self._firsts = table.first_blocks
         if not table.is_there:
             raise self._removed(entry.path)
 
@@ -44,10 +43,8 @@ class Mirrors:
     def map(self, number: int, name: str, table: BlockTable, origin: object) -> Storage:
         """Map a file, which errors call `name`."""
         path = self._entry.path / self._entry.files[number].name
-        first, end = self._firsts[number : number + 2]
-        if ((table.states(first, end - first) & STATE) != PRESENT).any():
-            # An overlay copies a file that is opened to be written, and the copy is to be mapped.
-            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        # An overlay copies a file that is opened to be written. The copy is to be mapped: what is fetched goes there.
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
         storage = Storage.mirror(str(path), name, table, number, origin)
         if identity_of(path.stat()) != self._known[path.name]:
             raise self._removed(path)

@@ -270,11 +270,14 @@ _lock = threading.Lock()
 
 
 def shared_cache(where: Any, content: bytes, make: Callable[[], BlockCache]) -> BlockCache:
-    """Return the blocks of what lies at an address, which a process has once for each address, keeping and content."""
+    """Return the blocks of what lies at an address, which a process has once for each address, keeping and content.
+
+    Those in a folder that was removed since are left to whoever has them.
+    """
     key = (where, content, os.getpid())
     with _lock:
         known = _caches.get(key) if isinstance(where.address.given, str) else None
-        if known is not None:
+        if known is not None and known.table.is_there:
             return known
         made = make()
         if isinstance(where.address.given, str):

@@ -2,6 +2,7 @@
 
 cache/.new-XXXXXXXX/set.json     which files it is to have, written before these
 cache/.new-XXXXXXXX/shard-...    its mirror files, so far without content
+cache/.new-XXXXXXXX/blocks       its table, likewise
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 PREFIX = ".new-"
 _LONGEST_LOCK = 30.0
-_MIRROR = re.compile(r"chunks|shard-[\w-]+\.safetensors")  # as earlier versions made them before set.json
+_MADE = re.compile(r"blocks|chunks|shard-[\w-]+\.safetensors")  # which set.json does not name, or that was not made yet
 
 
 @contextlib.contextmanager
@@ -109,7 +110,7 @@ def _remove(made: Path) -> bool:
     with contextlib.suppress(OSError):
         stated = _stated(made / "set.json")
         for path in list(made.iterdir()):
-            if path.name in stated or _MIRROR.fullmatch(path.name):
+            if path.name in stated or _MADE.fullmatch(path.name):
                 path.unlink()
         (made / "set.json").unlink(missing_ok=True)  # last, since it says what else may go
         made.rmdir()
