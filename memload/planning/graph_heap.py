@@ -4,7 +4,7 @@
 
 Small batches do not tell: steps of 256 graphs took 1.7 times (GAT) and 2.3 times (GCN) what was alive, and those of a
 GAT with 48 MB alive 1.2 times. The batches of the steps are outside of the heap, as those of a run are, which lie in
-the slots of its loader: with batches in the heap, ten steps of a GCN took 2.2 to 3.4 times, without 1.8 to 2.6 times.
+the slots of its loader: with batches in the heap, eight steps of a GCN took 2.0 to 3.3 times, without 1.8 to 2.6 times.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ to 478 MB, and runs 356 to 418 MB; of a GATv2 the lesser of two took 650 to 777 
 
 def surplus_of(
     step: Each,
-    beside: int,
     bound: Surplus,
     each_bytes: int,
     batches: Callable[[], Sequence[Any]],
     loss: Callable[[Any], Any],
     models: Sequence[torch.nn.Module],
+    *,
+    accumulating: bool,
 ) -> Surplus:
     """Return how many times bytes in the heap count, as steps take it here; `bound` where they cannot be made.
 
     Args:
         step: the allocations of the step with the largest batch.
-        beside: the bytes of gradients that exist before that step, and not before those that are made here.
         bound: counts where too little is in the heap to tell, or memory for these steps is not free.
         each_bytes: the bytes of the largest batch.
         batches: reads batches of the loader, the largest last, outside of the heap.
         loss: a function of a batch that returns the loss.
         models: all models of a step, which are afterwards as before.
+        accumulating: whether gradients exist before the step.
     """
-    alive, twice, most = (beside + int(step.peak(np.ones(1), times)) for times in (1.0, HEAP, bound.times))
+    alive, twice, most = (int(step.peak(np.ones(1), times)) for times in (1.0, HEAP, bound.times))
     if twice - alive < LEAST or most + STEPS * each_bytes > SHARE * free_to_take():
         return bound
 
     def seen() -> list[int]:
-        given = batches()
+        given, made = batches(), (SERIES, STEPS)
         with bar("steps that show what the heap takes", SERIES * STEPS, None, unit=" steps") as shown:
-            return growths(given, [loss], models, lambda: shown.update(1), (SERIES, STEPS))
+            return growths(given, [loss], models, lambda: shown.update(1), made, accumulating=accumulating)
 
     found = if_there_is_room(seen)
     return bound if not found else Surplus(times_of(min(found), alive, twice), SERIES * STEPS)

@@ -166,17 +166,16 @@ class GraphStep:
         found = self._observed(loss, here.batch(self.sample), free)
         if self.heap.times == 1:
             return StepBytes(found.peak_with_gradients, self.heap)
-        each, heap = Each.of_step(found.timeline, varies=True), self.heap
-        if heap.is_bound and self.others is not None:
-            beside, others = found.gradients if self.accumulating else 0, self.others
+        each, heap, others = Each.of_step(found.timeline, varies=True), self.heap, self.others
+        if heap.is_bound and others is not None:
             heap = surplus_of(
                 each,
-                beside,
                 heap,
                 nbytes_of(tensors_of(self.sample)),
                 lambda: [here.own(one) for one in [*others(), self.sample]],
                 loss,
                 self.modules,
+                accumulating=self.accumulating,
             )
         return StepBytes(math.ceil(each.peak(np.ones(1), heap.times)), heap)
 

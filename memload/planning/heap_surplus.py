@@ -39,7 +39,7 @@ from memload.planning.allocations import HEAP, Told, is_out_of_memory
 from memload.planning.batch_parts import parts_of_kind
 from memload.planning.curves import Curve
 from memload.planning.heap import heap_bound
-from memload.planning.model_bytes import checked_loss
+from memload.planning.model_bytes import checked_loss, gradients_set_aside
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches, converted
 
@@ -168,6 +168,7 @@ def growths(
     *,
     renews: bool = False,
     warms_up: bool = False,
+    accumulating: bool = False,
 ) -> list[int]:
     """Return the most bytes that this process has, while it makes steps with batches in turn, beyond those before.
 
@@ -183,16 +184,21 @@ def growths(
         renews: whether each step has a new copy of its batch.
         warms_up: whether a step with each batch is made before anything is read, since libraries keep memory for each
             shape that is new to them.
+        accumulating: whether gradients exist before each step, and are not among these bytes.
     """
     series, steps = made
+    parameters = [p for model in models for p in model.parameters()]
 
     def step(batch: Any) -> None:
-        _step(batch, losses, models)
+        for loss in losses:
+            checked_loss(loss(batch)).backward()  # type: ignore[no-untyped-call]
+        for p in () if accumulating else parameters:  # as zero_grad does
+            p.grad = None
         if told:
             told()
 
     found = []
-    with left_as_they_were(models), torch.enable_grad():
+    with left_as_they_were(models), gradients_set_aside(parameters, zeros=accumulating), torch.enable_grad():
         for batch in batches if warms_up else ():
             step(batch)
         batch = None
@@ -208,14 +214,6 @@ def growths(
             found.append(highest() - before)
             trim_heap()  # the holes that are left, of up to 70 MB, have no room for the larger tensors of the loop
     return found
-
-
-def _step(batch: Any, losses: Sequence[LossOf], models: Sequence[torch.nn.Module]) -> None:
-    """Make the passes of a step, and free its gradients, as ``zero_grad`` does."""
-    for loss in losses:
-        checked_loss(loss(batch)).backward()  # type: ignore[no-untyped-call]
-    for p in (p for model in models for p in model.parameters()):
-        p.grad = None
 
 
 @contextlib.contextmanager

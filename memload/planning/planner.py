@@ -122,7 +122,8 @@ def plan(
         sample: a batch for `loss`; default: a batch of the loader's form. With graphs, a step runs for real on the CPU,
             since edges decide the sizes of tensors; the default is a batch of graphs from all parts of the dataset.
             Of a batch of graphs with other than `batch_size`, activations are scaled by graphs, nodes and edges, and
-            the plan says that they are an estimate.
+            the plan says that they are an estimate. With ``device="cpu"`` and without `sample`, 20 more steps with the
+            loader's batches show what glibc's heap keeps, unless an mmap threshold is in the environment.
         precision: "float32", "bf16", "fp16" (trained models are converted), "bf16-mixed" or "fp16-mixed" (autocast).
         accumulate: batches whose gradients are added up for one step of the optimizer.
         offload: whether frozen models stay in pinned RAM and are copied to the GPU layer by layer, as by
