@@ -168,6 +168,5 @@ CASES = [
     case("GATv2", BUDGET),
     case("VGAE"),
     case("VGAE", BUDGET),
-    case("GCN", as_it_is=True),
-    case("GAT", as_it_is=True),
+    *(case(model, as_it_is=True) for model in MODELS),
 ]

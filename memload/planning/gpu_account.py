@@ -24,9 +24,9 @@ from memload.planning.distributed import Strategy, without_exchange
 from memload.planning.frozen import frozen_parts, trains_nothing, weights_of, window_of
 from memload.planning.gpu_libraries import cublas_workspaces, kernels_of
 from memload.planning.graph_spread import GraphSpread
-from memload.planning.graph_steps import GraphStep, needs_values
-from memload.planning.group_samples import batches_in
-from memload.planning.heap import heap_bound, peak_on_cpu
+from memload.planning.graph_steps import GraphStep, LargestStep, needs_values
+from memload.planning.group_samples import batches_in, others_of
+from memload.planning.heap import Surplus, heap_bound, peak_on_cpu
 from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
 from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes, optimizer_over
 from memload.planning.request import Request
@@ -81,6 +81,7 @@ class Counted:
         no_temporary: the reason why `temporary` is not known; empty if it is.
         of_batch: the batch whose step was run, in words; empty for one of the loader's form.
         shares: the bytes of one rank; None if nothing is spread over ranks.
+        heap: how the C library's heap counts; None: by the bound.
     """
 
     kept: ModelBytes
@@ -89,6 +90,7 @@ class Counted:
     no_temporary: str = ""
     of_batch: str = ""
     shares: Sharded | None = None
+    heap: Surplus | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Training:
         strategy: how training is spread over ranks; None: it is not.
         teachers: further models that only run forward, whether their parameters are frozen or not.
         weights: one of `memload.planning.weights_in_ram.WEIGHTS`.
+        heap: what steps showed of the C library's heap for another setting; None: nothing.
     """
 
     models: Modules
@@ -126,6 +129,7 @@ class Training:
     strategy: Strategy | None = None
     teachers: Sequence[torch.nn.Module] = ()
     weights: str = "ram"
+    heap: Surplus | None = None
 
     @classmethod
     def of(cls, request: Request, sample: Any, spread: GraphSpread | None = None) -> Training | None:
@@ -163,9 +167,10 @@ class Training:
         return self.strategy.computing(self.precision) if self.strategy else self.precision
 
     @property
-    def _heap(self) -> float:
-        """How many times bytes count that the C library's heap keeps; more than once is a bound."""
-        return heap_bound(counts=self.on_cpu and self.strategy is None, varies=needs_values(self.sample))
+    def _heap(self) -> Surplus:
+        """How many times bytes count that the C library's heap keeps."""
+        bound = Surplus(heap_bound(counts=self.on_cpu and self.strategy is None, varies=needs_values(self.sample)))
+        return self.heap if self.heap and bound.times > 1 else bound
 
     @property
     def _modules(self) -> list[torch.nn.Module]:
@@ -192,19 +197,18 @@ class Training:
                 return self._with_step(
                     kept, no_optimizer, shares, lambda losses: self._peak(light, losses, shares, known)
                 )
+        accumulating, others = self.accumulate > 1 and not shares, others_of(self.sample)
         of_graphs = [
-            GraphStep(modules, precision, one, self.graphs, self.accumulate > 1 and not shares, self.spread, self._heap)
+            GraphStep(modules, precision, one, self.graphs, accumulating, self.spread, self._heap, others)
             for one in batches_in(self.sample)
         ]
-        peaks: dict[str, int] = {}
+        found = LargestStep(of_graphs)
 
         def peak(loss: LossOf) -> int:
-            peaks.update({step.note: step.peak(loss) for step in of_graphs})
-            most = max(peaks.values())
+            most = found.peak(loss)
             return shares.most(None, max(0, most - shares.made)) if shares else most
 
-        found = self._with_step(kept, no_optimizer, shares, peak)
-        return replace(found, of_batch=max(peaks, key=lambda note: peaks[note], default=of_graphs[0].note))
+        return replace(self._with_step(kept, no_optimizer, shares, peak), of_batch=found.note, heap=found.heap)
 
     def _shares(self, modules: list[torch.nn.Module]) -> Sharded | None:
         if self.strategy is None:
@@ -274,7 +278,7 @@ class Training:
                 temporary,
                 counted.no_temporary or "; ".join(filter(None, [counted.of_batch, "" if self.loss else of_outputs])),
                 known=not counted.no_temporary,
-                bound=self._heap > 1 and not counted.no_temporary,
+                bound=(counted.heap or self._heap).is_bound and not counted.no_temporary,
             ),
             *exchanged,
             *([Line("optimizer's step", beyond, "beyond the bytes of activations")] if beyond > 0 else []),
@@ -318,7 +322,7 @@ class Training:
                 return max(map(shares.most, steps[key]))
             if not self.on_cpu:
                 return max(step.peak for step in steps[key])
-            return max(peak_on_cpu(step, self._heap) for step in steps[key])
+            return max(peak_on_cpu(step, self._heap.times) for step in steps[key])
 
     def _run(self, light: Weightless, losses: LossOf | Sequence[LossOf], *, accumulates: bool) -> list[Timeline]:
         """Return the allocations of a step with each batch of the sample."""

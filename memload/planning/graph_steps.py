@@ -12,19 +12,23 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from memload.memory.budget import memory
+from memload.planning.allocations import nbytes_of
 from memload.planning.curves import Each
+from memload.planning.graph_heap import surplus_of
 from memload.planning.graph_spread import GraphSpread
+from memload.planning.group_samples import Others
+from memload.planning.heap import ONCE, Surplus
 from memload.planning.measuring import measured
-from memload.planning.model_bytes import activation_bytes
+from memload.planning.model_bytes import ActivationBytes, activation_bytes
 from memload.planning.steps import left_as_they_were
-from memload.planning.variants import GraphBatches, graph_tensors_in, kind_of
+from memload.planning.variants import GraphBatches, converted, graph_tensors_in, kind_of, tensors_of
 from memload.planning.weightless import Weightless
 from memload.sizes import format_size
 
@@ -38,6 +42,10 @@ class OnCpu(Weightless):
     def tensors(self) -> contextlib.AbstractContextManager[Any]:
         """Return a null context."""
         return contextlib.nullcontext()
+
+    def own(self, batch: Any) -> Any:
+        """Return a batch that steps may change, floating tensors in the models' precision, without a copy of others."""
+        return converted(batch, lambda one: one.to(self._dtype) if self._dtype and one.is_floating_point() else one)
 
     def _tag(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
@@ -73,6 +81,13 @@ def _kind_of(sample: Any) -> GraphBatches | None:
     return kind if isinstance(kind, GraphBatches) else None
 
 
+class StepBytes(NamedTuple):
+    """The most bytes alive at one time in a step, with gradients, and what of them the C library's heap adds."""
+
+    peak: int
+    heap: Surplus
+
+
 @dataclass(frozen=True)
 class GraphStep:
     """A step with batches of graphs.
@@ -85,6 +100,8 @@ class GraphStep:
         accumulating: whether gradients exist from the step before.
         spread: the sizes of the batches; None: batches of `graphs` graphs like those of the sample are wanted.
         heap: how many times bytes count that the C library's heap keeps.
+        others: reads batches that the loader gives before the sample, with which steps show what the heap keeps;
+            None: there are none.
     """
 
     modules: Sequence[torch.nn.Module]
@@ -93,24 +110,26 @@ class GraphStep:
     graphs: int | None
     accumulating: bool
     spread: GraphSpread | None = None
-    heap: float = 1.0
+    heap: Surplus = ONCE
+    others: Others | None = None
 
-    def peak(self, loss: Callable[[Any], Any]) -> int:
-        """Return the most bytes alive at one time in a step, with gradients; the models are afterwards as before.
+    def peak(self, loss: Callable[[Any], Any]) -> StepBytes:
+        """Return the bytes of a step; the models are afterwards as before.
 
         Raises:
             ValueError: the step takes more than is free in this machine.
         """
-        free = memory().free
+        free, here = memory().free, OnCpu(self.modules, self.precision)
         try:
-            with left_as_they_were(self.modules), _attributes_kept(self.modules), self._on_cpu() as here:
-                batch = here.batch(self.sample)
+            with left_as_they_were(self.modules), _attributes_kept(self.modules), here:
 
                 def run(given: Any) -> Any:
                     with here.autocast():
                         return loss(given)
 
-                return self._scaled(run, batch) if self.scales else self._as_it_is(run, batch, free)
+                if self.scales:
+                    return StepBytes(self._scaled(run, here.batch(self.sample)), self.heap)
+                return self._as_it_is(run, here, free)
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise ValueError(
                 f"a step with {self.described} takes more than the {format_size(free)} that are free here: give a "
@@ -143,22 +162,56 @@ class GraphStep:
             wanted = f"{graphs:,} of {nodes:,} nodes and {edges:,} edges, {self.spread.words},"
         return f"an estimate: scaled to {wanted} from a step with {self.described}"
 
-    def _on_cpu(self) -> OnCpu:
-        return OnCpu(self.modules, self.precision)
+    def _as_it_is(self, loss: Callable[[Any], Any], here: OnCpu, free: int) -> StepBytes:
+        found = self._observed(loss, here.batch(self.sample), free)
+        if self.heap.times == 1:
+            return StepBytes(found.peak_with_gradients, self.heap)
+        each, heap, others = Each.of_step(found.timeline, varies=True), self.heap, self.others
+        if heap.is_bound and others is not None:
+            heap = surplus_of(
+                each,
+                heap,
+                nbytes_of(tensors_of(self.sample)),
+                lambda: [here.own(one) for one in [*others(), self.sample]],
+                loss,
+                self.modules,
+                accumulating=self.accumulating,
+            )
+        return StepBytes(math.ceil(each.peak(np.ones(1), heap.times)), heap)
 
-    def _as_it_is(self, loss: Callable[[Any], Any], batch: Any, free: int) -> int:
-        found = activation_bytes(lambda: loss(batch), self.modules, accumulating=self.accumulating, limit=free)
-        if self.heap == 1:
-            return found.peak_with_gradients
-        return math.ceil(Each.of_step(found.timeline, varies=True).peak(np.ones(1), self.heap))
+    def _observed(self, loss: Callable[[Any], Any], batch: Any, free: int) -> ActivationBytes:
+        return activation_bytes(lambda: loss(batch), self.modules, accumulating=self.accumulating, limit=free)
 
     def _scaled(self, loss: Callable[[Any], Any], batch: Any) -> int:
         kind = kind_of(batch)
         found = measured(kind, [loss], self.modules)
         curve = found.accumulating if self.accumulating else found.step
         if self.spread is not None:
-            return max(curve.in_heap(self.heap, *counts) for counts in self.spread.counts)
-        return curve.in_heap(self.heap, *(count * (self.graphs or 0) / kind.counts[0] for count in kind.counts))
+            return max(curve.in_heap(self.heap.times, *counts) for counts in self.spread.counts)
+        return curve.in_heap(self.heap.times, *(count * (self.graphs or 0) / kind.counts[0] for count in kind.counts))
+
+
+class LargestStep:
+    """The step that takes most of several, of which the first shows what the C library's heap takes.
+
+    Attributes:
+        note: what the bytes are those of.
+        heap: how many times bytes count that the C library's heap keeps.
+    """
+
+    def __init__(self, steps: Sequence[GraphStep]) -> None:
+        self._steps = steps
+        self.note, self.heap = steps[0].note, steps[0].heap
+
+    def peak(self, loss: Callable[[Any], Any]) -> int:
+        """Return its bytes; see `GraphStep.peak`."""
+        most = 0
+        for step in self._steps:
+            found = replace(step, heap=self.heap).peak(loss)
+            self.heap = found.heap
+            if found.peak >= most:
+                most, self.note = found.peak, "; ".join(filter(None, [step.note, found.heap.words]))
+        return most
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,18 +21,30 @@ _COUNTED = 100_000  # rows of data sets of one form that are looked up, to count
 _MOST = 8  # batches whose steps are compared: those with most bytes
 
 SampleField = Callable[[GatherSpec, Key, int], Any]
+Others = Callable[[], Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class SampleBatches:
-    """Batches of a loader; the one whose step takes most memory counts."""
+    """Batches of a loader; the one whose step takes most memory counts.
+
+    Attributes:
+        each: the batches.
+        others: reads batches that the loader gives before these, which steps are made with, too; None: there are none.
+    """
 
     each: tuple[Any, ...]
+    others: Others | None = None
 
 
 def batches_in(sample: Any) -> Iterator[Any]:
     """Yield the batches of a sample: those of `SampleBatches`, else the sample itself."""
     yield from sample.each if isinstance(sample, SampleBatches) else [sample]
+
+
+def others_of(sample: Any) -> Others | None:
+    """Return what reads the other batches of `SampleBatches`; None of another sample, which has none."""
+    return sample.others if isinstance(sample, SampleBatches) else None
 
 
 def tags_in(sample: Any) -> list[torch.Tensor]:

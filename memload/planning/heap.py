@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,33 @@ from memload.planning.curves import MAPPED, Curve, Each
 HEAP_OF_VARYING = 2.5
 """`HEAP` where batches differ in size, so that the holes of one batch are too small or too large for the next: ten
 steps of 256 graphs took 2.3 times what was alive at most with a GCN (236 of 101 MB), 1.7 times with a GAT."""
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """How much more the C library's heap takes than what is alive in it.
+
+    Attributes:
+        times: how many times bytes count that it keeps.
+        steps: the number of steps that showed this; 0: it is a bound.
+    """
+
+    times: float
+    steps: int = 0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is a bound, rather than what steps took."""
+        return self.times > 1 and not self.steps
+
+    @property
+    def words(self) -> str:
+        """What steps showed; empty without them."""
+        return f"{self.times:.1f} times what is alive, as {self.steps} steps took" if self.steps else ""
+
+
+ONCE = Surplus(1.0)
+"""It takes what is alive in it."""
 
 
 def free_to_take() -> int:

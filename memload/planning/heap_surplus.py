@@ -28,7 +28,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -39,7 +39,7 @@ from memload.planning.allocations import HEAP, Told, is_out_of_memory
 from memload.planning.batch_parts import parts_of_kind
 from memload.planning.curves import Curve
 from memload.planning.heap import heap_bound
-from memload.planning.model_bytes import checked_loss
+from memload.planning.model_bytes import checked_loss, gradients_set_aside
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches, converted
 
@@ -63,6 +63,8 @@ two of nine runs of an MLP were killed at their limit of 500 MB, and others took
 FEWER, MADE = 2, 3 << 30
 """The series of steps with more than twice `ALIVE`, and the sum of the bytes alive in all of them: 1.6 times that of
 the others. Of a GRU, two series of four steps took at most 1.18 times what was alive, series of ten 1.18 to 1.23."""
+T = TypeVar("T")
+
 _EVERY = 0.001  # seconds between two readings of the process's memory
 _ROWS = (2, 3, *(quarters << power for power in range(18) for quarters in (4, 5, 6, 7)))
 _BOUNDS = (1.1, 1.25 * HEAP)
@@ -97,24 +99,34 @@ def heap_times(
     def together(*counts: Any) -> int:
         return int(step.at(*counts) + inputs.at(*counts))
 
-    unseen = heap_bound(counts=True, varies=kind.varies)
-    try:
+    def seen() -> float | None:
         most = int(room / _BOUNDS[1])
         batches = _batches(kind, together, min(ALIVE, most))
         if most > 2 * ALIVE and any(step.is_fine(*counts) for counts, _ in batches):
             batches = _batches(kind, together, min(ALIVE_FINE, most))
         alive, bound = (max((step.in_heap(times, *counts) for counts, _ in batches), default=0) for times in (1, HEAP))
         if bound - alive < LEAST:
-            return unseen
+            return None
         made = series_of(max(together(*counts) for counts, _ in batches))
-        taken = _growth(batches, losses, models, teachers, told, made, renews=batches_in_heap)
+        given = [batch for _, batch in batches]
+        taken = max(
+            growths(given, losses, [*models, *teachers], told, made, renews=batches_in_heap, warms_up=True), default=0
+        )
+        return times_of(LONGER * taken, alive, bound)
+
+    return if_there_is_room(seen) or heap_bound(counts=True, varies=kind.varies)
+
+
+def if_there_is_room(make: Callable[[], T]) -> T | None:
+    """Return what a function returns; None if it runs out of memory, or the system refuses its thread."""
+    try:
+        return make()
     except ThreadLimitError:
-        return unseen
+        return None
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return unseen
-    return times_of(LONGER * taken, alive, bound)
+        return None
 
 
 def times_of(taken: float, alive: int, bound: int) -> float:
@@ -147,52 +159,61 @@ def _batches(kind: Kind, nbytes: Callable[..., int], most: int) -> list[tuple[tu
     return [variant for part in largest for variant in part.variants() if nbytes(*variant[0]) <= most]
 
 
-def _growth(
-    batches: Sequence[tuple[tuple[int, ...], Any]],
+def growths(
+    batches: Sequence[Any],
     losses: Sequence[LossOf],
     models: Sequence[torch.nn.Module],
-    teachers: Sequence[torch.nn.Module],
     told: Told | None,
     made: tuple[int, int],
     *,
-    renews: bool,
-) -> int:
-    """Return the most bytes that this process has, while it makes steps with the batches, beyond those before.
+    renews: bool = False,
+    warms_up: bool = False,
+    accumulating: bool = False,
+) -> list[int]:
+    """Return the most bytes that this process has, while it makes steps with batches in turn, beyond those before.
 
-    It is the most of several series, each of which begins with a heap that holds nothing back; `made` are their number,
-    and the steps of each.
+    There is one figure for each of several series, which begin with a heap that holds nothing back. What steps left in
+    it has gone back to the system afterwards.
+
+    Args:
+        batches: the batches.
+        losses: the parts of a step.
+        models: all models of a step, which are afterwards as before.
+        told: is called after each step.
+        made: the number of series, and the steps of each.
+        renews: whether each step has a new copy of its batch.
+        warms_up: whether a step with each batch is made before anything is read, since libraries keep memory for each
+            shape that is new to them.
+        accumulating: whether gradients exist before each step, and are not among these bytes.
     """
     series, steps = made
+    parameters = [p for model in models for p in model.parameters()]
 
     def step(batch: Any) -> None:
-        _step(batch, losses, models)
+        for loss in losses:
+            checked_loss(loss(batch)).backward()  # type: ignore[no-untyped-call]
+        for p in () if accumulating else parameters:  # as zero_grad does
+            p.grad = None
         if told:
             told()
 
-    with left_as_they_were([*models, *teachers]), torch.enable_grad():
-        for _, batch in batches:  # libraries keep memory for each shape that is new to them
+    found = []
+    with left_as_they_were(models), gradients_set_aside(parameters, zeros=accumulating), torch.enable_grad():
+        for batch in batches if warms_up else ():
             step(batch)
-        grown = 0
+        batch = None
         trim_heap()
         for _ in range(series):
             before = process_bytes()
             with _highest() as highest:
                 for number in range(steps):
-                    given = batches[number % len(batches)][1]
+                    given = batches[number % len(batches)]
                     batch = converted(given, torch.Tensor.clone) if renews else given  # the last is freed after that
                     step(batch)
             batch = None
-            grown = max(grown, highest() - before)
+            found.append(highest() - before)
             trim_heap()  # the holes that are left, of up to 70 MB, have no room for the larger tensors of the loop
-    return grown
-
-
-def _step(batch: Any, losses: Sequence[LossOf], models: Sequence[torch.nn.Module]) -> None:
-    """Make the passes of a step, and free its gradients, as ``zero_grad`` does."""
-    for loss in losses:
-        checked_loss(loss(batch)).backward()  # type: ignore[no-untyped-call]
-    for p in (p for model in models for p in model.parameters()):
-        p.grad = None
+    return found
 
 
 @contextlib.contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
@@ -149,25 +152,25 @@ def sample_batch(loader: FastLoader[Any], spread: GraphSpread | None = None, *, 
         if not has_values:
             raise ValueError("a shape has no edges, which decide what a step takes: give a batch of graphs as sample=")
         if spread is not None:
-            return SampleBatches(tuple(_read_batch(loader, chosen.tolist()) for chosen in spread.largest))
-        return _read_batch(loader, _at_equal_distances(loader, source.rows, rows))
+            largest = tuple(_read_batches(loader, spread.largest))
+            return SampleBatches(largest, functools.partial(_read_batches, loader, spread.first))
+        return _read_batches(loader, [_at_equal_distances(loader, source.rows, rows)])[0]
     return source.layout.build(iter([_sample_field(source, key, rows) for key in source.fields]))
 
 
-def _at_equal_distances(loader: FastLoader[Any], rows: int, batch_rows: int) -> list[int]:
+def _at_equal_distances(loader: FastLoader[Any], rows: int, batch_rows: int) -> NDArray[np.int64]:
     if loader.batch_size is None:
         raise ValueError("a batch_sampler= decides the graphs of a batch: give the largest of its batches as sample=")
     if not rows:
         raise ValueError("the dataset has no graphs: give a batch of graphs as sample=")
-    chosen: list[int] = np.linspace(0, rows - 1, min(rows, batch_rows)).round().astype(np.int64).tolist()
-    return chosen
+    return np.linspace(0, rows - 1, min(rows, batch_rows)).round().astype(np.int64)
 
 
-def _read_batch(loader: FastLoader[Any], chosen: list[int]) -> Any:
-    """Return the batch of these rows, as the loader gives it; torch's random generator stays as it is."""
+def _read_batches(loader: FastLoader[Any], chosen: Sequence[NDArray[np.int64]]) -> list[Any]:
+    """Return the batches of these rows, as the loader gives them; torch's random generator stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        one = FastLoader(loader.dataset, batch_sampler=[chosen], collate_fn=loader.collate_fn)
-        return next(iter(one))
+        rows = [each.tolist() for each in chosen]
+        return list(FastLoader(loader.dataset, batch_sampler=rows, collate_fn=loader.collate_fn))
 
 
 def _sample_field(source: GatherSpec, key: Key, rows: int) -> Any:

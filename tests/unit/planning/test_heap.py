@@ -16,7 +16,7 @@ from memload.planning.batch_size import peak_of
 from memload.planning.batch_size_request import Target, Trained, setting_of
 from memload.planning.curves import MAPPED, Each
 from memload.planning.graph_steps import GraphStep
-from memload.planning.heap import HEAP_OF_VARYING, heap_keeps_tensors, heap_threshold, peak_on_cpu
+from memload.planning.heap import HEAP_OF_VARYING, Surplus, heap_keeps_tensors, heap_threshold, peak_on_cpu
 from memload.planning.library_bytes import RECURRENT, LstmLayer
 from memload.planning.loader_slots import last_batch_of
 from memload.planning.measuring import measured
@@ -263,7 +263,8 @@ def test_a_plan_of_graphs_counts_what_the_heap_keeps():
     model, sample = GraphNet(), graph_batch(nodes=(5, 7), edges=(12, 9))
 
     def peak(heap, graphs=None):
-        return GraphStep([model], "float32", sample, graphs, False, None, heap).peak(lambda batch: model(batch).sum())
+        step = GraphStep([model], "float32", sample, graphs, False, None, Surplus(heap))
+        return step.peak(lambda batch: model(batch).sum()).peak
 
     assert peak(HEAP) == 2 * peak(1.0)
     assert peak(HEAP, graphs=4) == pytest.approx(2 * peak(1.0, graphs=4))

@@ -10,7 +10,17 @@ from memload.errors import ThreadLimitError
 from memload.planning import heap_surplus
 from memload.planning.allocations import HEAP
 from memload.planning.heap import heap_keeps_tensors
-from memload.planning.heap_surplus import ALIVE, ALIVE_FINE, LEAST, SERIES, STEPS, heap_times, series_of, times_of
+from memload.planning.heap_surplus import (
+    ALIVE,
+    ALIVE_FINE,
+    LEAST,
+    SERIES,
+    STEPS,
+    growths,
+    heap_times,
+    series_of,
+    times_of,
+)
 from memload.planning.measuring import measured
 from memload.planning.steps import losses_of
 from memload.planning.variants import kind_of
@@ -127,6 +137,15 @@ def test_models_gradients_and_random_numbers_are_as_before():
     assert all(map(torch.equal, before, model.state_dict().values()))
     assert all(bool((p.grad == 1).all()) for p in model.parameters())
     assert torch.equal(drawn, torch.get_rng_state())
+
+
+def test_gradients_that_exist_before_a_step_are_not_among_what_it_takes():
+    model = nn.Sequential(*(nn.Linear(1000, 1000) for _ in range(30)))  # 4 MB of gradients each
+    given = [torch.rand(2, 1000)], [lambda batch: model(batch).sum()], [model], None, (1, 3)
+    (fresh,), (accumulating,) = growths(*given), growths(*given, accumulating=True)
+    assert fresh > 120 * MB
+    assert accumulating < 80 * MB
+    assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("room", [1, 2 * LEAST])
