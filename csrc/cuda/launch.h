@@ -111,8 +111,8 @@ struct Kernel {
 
   template <class Cast, class... Own>
   [[nodiscard]] static Kernel of(void (*kernel)(Own...)) {
-    static_assert(((std::is_same_v<Arguments, Own> || (std::is_pointer_v<Arguments> && std::is_pointer_v<Own>)) &&
-                   ...));
+    static_assert(
+        ((std::is_same_v<Arguments, Own> || (std::is_pointer_v<Arguments> && std::is_pointer_v<Own>)) && ...));
     return {reinterpret_cast<const void*>(kernel), sizeof(typename Cast::In), sizeof(typename Cast::Out)};
   }
 

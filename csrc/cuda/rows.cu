@@ -140,8 +140,9 @@ void launch(const RowsKernel& kernel, const Rows& rows, void* dst, const DeviceR
 }
 
 // Launches the kernel for parts of at most kMostRows rows each, one after the other.
-void launch_in_parts(const RowsKernel& kernel, const StoredRows& stored, void* dst, std::size_t rows, std::size_t elements,
-                     const DeviceRule& rule, const RowChoice& choice, Grid grid, int device, cudaStream_t stream) {
+void launch_in_parts(const RowsKernel& kernel, const StoredRows& stored, void* dst, std::size_t rows,
+                     std::size_t elements, const DeviceRule& rule, const RowChoice& choice, Grid grid, int device,
+                     cudaStream_t stream) {
   if (elements >= std::size_t{1} << 31) throw std::invalid_argument("a row has 2^31 elements or more");
   if (choice.steps_count == 0) throw std::invalid_argument("a window has no frames");
   if (elements == 0) return;  // a grid of no blocks is an error
@@ -168,8 +169,8 @@ void cast_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_
 void copy_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t row_bytes, const RowChoice& choice,
                Grid grid, int device, void* stream) {
   const DeviceGuard guard(device);
-  launch_in_parts(kCopy, stored, dst, rows, row_bytes, DeviceRule{Element::u8, Target::f32}, choice, grid,
-                  device, static_cast<cudaStream_t>(stream));
+  launch_in_parts(kCopy, stored, dst, rows, row_bytes, DeviceRule{Element::u8, Target::f32}, choice, grid, device,
+                  static_cast<cudaStream_t>(stream));
 }
 
 // Pixels are one row, which is cut where its length would exceed a row's.
