@@ -65,8 +65,8 @@ class BlockTable {
                                           std::uint64_t block_bytes, const std::vector<std::uint64_t>& file_bytes);
   // Whether a process has the table in a file open, this one included. Throws std::system_error.
   static bool is_in_use(const std::string& path);
-  // The bytes of all blocks of the table in a file that are not absent, which is not opened as a table; 0 where there is
-  // none yet. Whoever asks has the room's lock. Throws std::system_error.
+  // The bytes of all blocks of the table in a file that are not absent, which is not opened as a table; 0 where there
+  // is none yet. Whoever asks has the room's lock. Throws std::system_error.
   static std::uint64_t held_bytes(const std::string& path, std::uint64_t block_bytes,
                                   const std::vector<std::uint64_t>& file_bytes);
   ~BlockTable();
