@@ -176,7 +176,7 @@ done | tee "$kept.tests.txt"
 # after it have. In all they never take more than `total`, whatever came before. No share is below 20 seconds while there
 # are so many: where time is short, the first parts run and the last are left out.
 parts=(gpu_bytes:90 gpu_loader:140 gpu_cast:75 gpu_copy:55 gpu_resident:40 gpu_split:60 scaling:75 gpu_step:50
-  gpu_offload:25 memory_checker:45)
+  gpu_offload:25 gpu_memory:50 memory_checker:45)
 
 # share_of PART: its seconds; those of the parts before it are used.
 share_of() {

@@ -18,7 +18,7 @@ import memload
 
 UNDER_TEST = Path(memload.__file__).parent.parent
 PARTS = ("gpu_bytes", "gpu_loader", "gpu_cast", "gpu_copy", "gpu_resident", "gpu_split", "scaling")
-PARTS += ("gpu_step", "gpu_offload")
+PARTS += ("gpu_step", "gpu_offload", "gpu_memory")
 
 
 def run(*command: str | Path, within: float = MOST_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
