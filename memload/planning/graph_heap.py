@@ -38,6 +38,7 @@ def surplus_of(
     models: Sequence[torch.nn.Module],
     *,
     accumulating: bool,
+    renews: bool = False,
 ) -> Surplus:
     """Return how many times bytes in the heap count, as steps take it here; `bound` where they cannot be made.
 
@@ -49,6 +50,7 @@ def surplus_of(
         loss: a function of a batch that returns the loss.
         models: all models of a step, which are afterwards as before.
         accumulating: whether gradients exist before the step.
+        renews: whether each step needs a copy of its batch, which is in the heap, since it changes it in place.
     """
     alive, twice, most = (int(step.peak(np.ones(1), times)) for times in (1.0, HEAP, bound.times))
     if twice - alive < LEAST or most + STEPS * each_bytes > SHARE * free_to_take():
@@ -57,7 +59,9 @@ def surplus_of(
     def seen() -> list[int]:
         given, made = batches(), (SERIES, STEPS)
         with bar("steps that show what the heap takes", SERIES * STEPS, None, unit=" steps") as shown:
-            return growths(given, [loss], models, lambda: shown.update(1), made, accumulating=accumulating)
+            return growths(
+                given, [loss], models, lambda: shown.update(1), made, renews=renews, accumulating=accumulating
+            )
 
     found = if_there_is_room(seen)
     return bound if not found else Surplus(times_of(min(found), alive, twice), SERIES * STEPS)

@@ -28,7 +28,7 @@ from memload.planning.heap import ONCE, Surplus
 from memload.planning.measuring import measured
 from memload.planning.model_bytes import ActivationBytes, activation_bytes
 from memload.planning.steps import left_as_they_were
-from memload.planning.variants import GraphBatches, converted, graph_tensors_in, kind_of, tensors_of
+from memload.planning.variants import GraphBatches, changed_in_place, converted, graph_tensors_in, kind_of, tensors_of
 from memload.planning.weightless import Weightless
 from memload.sizes import format_size
 
@@ -163,7 +163,11 @@ class GraphStep:
         return f"an estimate: scaled to {wanted} from a step with {self.described}"
 
     def _as_it_is(self, loss: Callable[[Any], Any], here: OnCpu, free: int) -> StepBytes:
-        found = self._observed(loss, here.batch(self.sample), free)
+        batch = here.batch(self.sample)
+        changed = changed_in_place(batch)
+        found = self._observed(loss, batch, free)
+        renews = changed()
+        del batch, changed  # series begin with a heap without them
         if self.heap.times == 1:
             return StepBytes(found.peak_with_gradients, self.heap)
         each, heap, others = Each.of_step(found.timeline, varies=True), self.heap, self.others
@@ -176,6 +180,7 @@ class GraphStep:
                 loss,
                 self.modules,
                 accumulating=self.accumulating,
+                renews=renews,
             )
         return StepBytes(math.ceil(each.peak(np.ones(1), heap.times)), heap)
 

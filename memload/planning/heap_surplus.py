@@ -41,7 +41,7 @@ from memload.planning.curves import Curve
 from memload.planning.heap import heap_bound
 from memload.planning.model_bytes import checked_loss, gradients_set_aside
 from memload.planning.steps import LossOf, left_as_they_were
-from memload.planning.variants import Kind, PlainBatches, converted
+from memload.planning.variants import Kind, PlainBatches, changed_in_place, converted, with_own_attributes
 
 ALIVE = 48 << 20
 """The most bytes that are alive in steps which are made for this: ten of them take a second or a few."""
@@ -181,9 +181,9 @@ def growths(
         models: all models of a step, which are afterwards as before.
         told: is called after each step.
         made: the number of series, and the steps of each.
-        renews: whether each step has a new copy of its batch.
+        renews: whether each step has a new copy of the batch's tensors. The attributes are its own in any case.
         warms_up: whether a step with each batch is made before anything is read, since libraries keep memory for each
-            shape that is new to them.
+            shape that is new to them. If one changes its tensors in place, all have new copies.
         accumulating: whether gradients exist before each step, and are not among these bytes.
     """
     series, steps = made
@@ -199,20 +199,30 @@ def growths(
 
     found = []
     with left_as_they_were(models), gradients_set_aside(parameters, zeros=accumulating), torch.enable_grad():
-        for batch in batches if warms_up else ():
-            step(batch)
-        batch = None
+        if warms_up:
+            renews = _changes_batches(step, batches) or renews
         trim_heap()
         for _ in range(series):
             before = process_bytes()
             with _highest() as highest:
                 for number in range(steps):
                     given = batches[number % len(batches)]
-                    batch = converted(given, torch.Tensor.clone) if renews else given  # the last is freed after that
+                    batch = converted(given, torch.Tensor.clone) if renews else with_own_attributes(given)
                     step(batch)
             batch = None
             found.append(highest() - before)
             trim_heap()  # the holes that are left, of up to 70 MB, have no room for the larger tensors of the loop
+    return found
+
+
+def _changes_batches(step: Callable[[Any], None], batches: Sequence[Any]) -> bool:
+    """Make a step with a copy of each batch; return whether one changed its tensors in place."""
+    found = False
+    for given in batches:
+        batch = converted(given, torch.Tensor.clone)
+        changed = changed_in_place(batch)
+        step(batch)
+        found = changed() or found
     return found
 
 

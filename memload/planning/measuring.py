@@ -20,7 +20,7 @@ from memload.planning.gpu_libraries import kernels_of
 from memload.planning.heap import free_to_take
 from memload.planning.model_bytes import ActivationBytes, Loss, observed
 from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, left_as_they_were
-from memload.planning.variants import Kind, converted, tensors_of
+from memload.planning.variants import Kind, converted, tensors_of, with_own_attributes
 
 SHARE = 0.9
 """Of the free bytes, the share that steps may take which are run to be measured."""
@@ -233,7 +233,8 @@ def _through_sizes(kind: Kind, counts: Sequence[tuple[int, ...]], nbytes: Sequen
 
 
 def _bound(losses: Sequence[LossOf], batch: Any) -> list[Loss]:
-    return [functools.partial(loss, batch) for loss in losses]
+    given = with_own_attributes(batch)
+    return [functools.partial(loss, given) for loss in losses]
 
 
 class _Holder(torch.nn.Module):

@@ -278,6 +278,17 @@ def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
     return mapped(batch, changed, is_graphs)
 
 
+def with_own_attributes(batch: Any) -> Any:
+    """Return a batch of the same tensors that a step may set others in, as by ``batch.x = layer(batch.x)``."""
+    return converted(batch, lambda tensor: tensor)
+
+
+def changed_in_place(batch: Any) -> Callable[[], bool]:
+    """Return a function that says whether operations of torch have changed tensors of the batch since."""
+    before = [(tensor, tensor._version) for tensor in tensors_of(batch)]
+    return lambda: any(tensor._version != version for tensor, version in before)
+
+
 def is_graphs(one: Any) -> bool:
     """Return whether a value is a batch of graphs, of memload or of PyTorch Geometric."""
     return is_of_pyg(one) or _has_edges(one)

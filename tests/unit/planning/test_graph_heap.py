@@ -131,6 +131,22 @@ def test_steps_that_run_out_of_memory_leave_the_bound(graphs):
     assert plan.ram.is_bound
 
 
+def test_a_loss_may_set_attributes_of_its_batch_and_change_it_in_place(graphs):
+    net = Net()
+
+    def loss(batch):
+        assert batch.x.shape[1] == 8
+        assert batch.x.max() <= 1
+        batch.x += 1
+        taken = net(batch)
+        batch.x = net.first(batch.x).relu()
+        return net.head(batch.x).mean() + taken
+
+    plan = planned(graphs, net, loss=loss)
+    assert len(net.seen) == 1 + SERIES * STEPS
+    assert not plan.ram.is_bound
+
+
 def test_steps_whose_heap_is_small_leave_the_bound(graphs):
     plan = planned(graphs, net := Net(), batch_size=4)
     assert len(net.seen) == 1

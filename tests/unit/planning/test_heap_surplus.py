@@ -4,6 +4,7 @@ import pytest
 import torch
 from memory_models import GraphNet, graph_batch
 from torch import nn
+from torch_geometric.data import Batch, Data
 
 import memload
 from memload.errors import ThreadLimitError
@@ -115,7 +116,7 @@ def test_steps_have_new_batches_where_those_of_the_loop_are_in_the_heap(in_heap)
     arguments = given(model, torch.rand(4, 32), loss)
     seen.clear()
     heap_times(*arguments, room=60 * MB, batches_in_heap=in_heap)
-    assert len({batch.data_ptr() for batch in seen}) == (1 + SERIES * STEPS if in_heap else 1)
+    assert len({batch.data_ptr() for batch in seen[1:]}) == (SERIES * STEPS if in_heap else 1)  # the first warms up
     assert all(torch.equal(batch, seen[0]) for batch in seen)
 
 
@@ -143,7 +144,7 @@ def test_gradients_that_exist_before_a_step_are_not_among_what_it_takes():
     model = nn.Sequential(*(nn.Linear(1000, 1000) for _ in range(30)))  # 4 MB of gradients each
     given = [torch.rand(2, 1000)], [lambda batch: model(batch).sum()], [model], None, (1, 3)
     (fresh,), (accumulating,) = growths(*given), growths(*given, accumulating=True)
-    assert fresh > 120 * MB
+    assert fresh > 110 * MB
     assert accumulating < 80 * MB
     assert all(p.grad is None for p in model.parameters())
 
@@ -192,3 +193,31 @@ def test_a_batch_size_counts_what_steps_of_the_model_show(monkeypatch):
     assert 1.05 < measured_here.heap <= 2.5
     assert bound.heap == HEAP
     assert measured_here.activation != bound.activation
+
+
+def test_steps_may_set_attributes_of_their_batch_and_change_it_in_place():
+    model, seen = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1)), []
+
+    def loss(batch):
+        seen.append(bool((batch["y"] == 1).all()))
+        batch["y"] -= 1
+        batch["x"] = model[0](batch["x"])
+        return (model[1](batch["x"])[:, 0] - batch["y"]).mean()
+
+    given = {"x": torch.rand(8, 64), "y": torch.ones(8)}
+    found = growths([given], [loss], [model], None, (2, 3), warms_up=True)
+    assert len(found) == 2
+    assert seen == [True] * 7
+    assert given["x"].shape == (8, 64)
+
+
+def test_a_given_batch_of_graphs_keeps_its_attributes_while_steps_set_others():
+    sample = Batch.from_data_list([Data(x=torch.rand(6, 4), edge_index=torch.randint(6, (2, 12))) for _ in range(8)])
+    layer = nn.Linear(4, 8)
+
+    def loss(batch):
+        batch.x = layer(batch.x)
+        return batch.x.mean()
+
+    measured(kind_of(sample), [loss], [layer])
+    assert sample.x.shape == (48, 4)
