@@ -9,7 +9,9 @@ the slots of its loader: with batches in the heap, eight steps of a GCN took 2.0
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,13 @@ SERIES, STEPS = 2, 10
 in a fresh process; the lesser of two is the nearer. Of a GAT, six first series took 355 to 437 MB, the second ones 378
 to 478 MB, and runs 356 to 418 MB; of a GATv2 the lesser of two took 650 to 777 MB, the greater 684 to 916 MB, and runs
 605 to 806 MB."""
+
+SECONDS = 120.0
+"""Steps that would take longer in all are given up, the second at the earliest: a first one may compile."""
+
+
+class _TooSlowError(Exception):
+    """The steps would take longer than `SECONDS`."""
 
 
 def surplus_of(
@@ -59,9 +68,29 @@ def surplus_of(
     def seen() -> list[int]:
         given, made = batches(), (SERIES, STEPS)
         with bar("steps that show what the heap takes", SERIES * STEPS, None, unit=" steps") as shown:
-            return growths(
-                given, [loss], models, lambda: shown.update(1), made, renews=renews, accumulating=accumulating
-            )
+            told = _within_time(lambda: shown.update(1))
+            return growths(given, [loss], models, told, made, renews=renews, accumulating=accumulating)
 
-    found = if_there_is_room(seen)
+    try:
+        found = if_there_is_room(seen)
+    except _TooSlowError as slow:
+        return replace(bound, why=str(slow))
     return bound if not found else Surplus(times_of(min(found), alive, twice), SERIES * STEPS)
+
+
+def _within_time(told: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that is told of each step, as `told` is, and ends steps that would take longer than `SECONDS`.
+
+    Raises:
+        _TooSlowError: they would.
+    """
+    begin, done, made = time.monotonic(), 0, SERIES * STEPS
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        told()
+        if done > 1 and (time.monotonic() - begin) / done * made > SECONDS:
+            raise _TooSlowError(f"{made} steps, which show it, would take longer than {SECONDS:.0f} seconds here.")
+
+    return step

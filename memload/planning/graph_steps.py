@@ -210,11 +210,12 @@ class LargestStep:
 
     def peak(self, loss: Callable[[Any], Any]) -> int:
         """Return its bytes; see `GraphStep.peak`."""
-        most = 0
+        most, heap = 0, self.heap
         for step in self._steps:
-            found = replace(step, heap=self.heap).peak(loss)
-            self.heap = found.heap
+            found = replace(step, heap=heap).peak(loss)
+            heap = found.heap
             if found.peak >= most:
+                self.heap = heap
                 most, self.note = found.peak, "; ".join(filter(None, [step.note, found.heap.words]))
         return most
 

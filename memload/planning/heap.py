@@ -27,10 +27,12 @@ class Surplus:
     Attributes:
         times: how many times bytes count that it keeps.
         steps: the number of steps that showed this; 0: it is a bound.
+        why: a sentence on the steps that were given up; empty if none were.
     """
 
     times: float
     steps: int = 0
+    why: str = ""
 
     @property
     def is_bound(self) -> bool:

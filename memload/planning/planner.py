@@ -123,7 +123,8 @@ def plan(
             since edges decide the sizes of tensors; the default is a batch of graphs from all parts of the dataset.
             Of a batch of graphs with other than `batch_size`, activations are scaled by graphs, nodes and edges, and
             the plan says that they are an estimate. With ``device="cpu"`` and without `sample`, 20 more steps with the
-            loader's batches show what glibc's heap keeps, unless an mmap threshold is in the environment.
+            loader's batches show what glibc's heap keeps, unless an mmap threshold is in the environment, or they would
+            take longer than two minutes.
         precision: "float32", "bf16", "fp16" (trained models are converted), "bf16-mixed" or "fp16-mixed" (autocast).
         accumulate: batches whose gradients are added up for one step of the optimizer.
         offload: whether frozen models stay in pinned RAM and are copied to the GPU layer by layer, as by
@@ -298,4 +299,6 @@ def _heap_notes(heap: Surplus | None, *, over_ranks: bool) -> tuple[str, ...]:
         return (HEAP_NOTE,)
     if not heap_keeps_tensors():
         return ()
-    return (HEAP_OF_RANKS_NOTE if over_ranks else HEAP_BOUND_NOTE,)
+    if over_ranks:
+        return (HEAP_OF_RANKS_NOTE,)
+    return (f"{HEAP_BOUND_NOTE} {heap.why}" if heap and heap.why else HEAP_BOUND_NOTE,)

@@ -118,6 +118,18 @@ def test_without_free_memory_for_steps_the_bound_counts(graphs, free, monkeypatc
     assert plan.ram.is_bound
 
 
+def test_a_step_that_counts_by_the_bound_makes_the_plan_a_bound(monkeypatch):
+    most_edges = Data(x=torch.rand(10, 8), edge_index=torch.randint(10, (2, 9_000)))
+    graphs = memload.from_graphs(
+        [graph(100) for _ in range(SIZE)] + [graph(60) for _ in range(SIZE - 1)] + [most_edges]
+    )
+    free = iter([0, 1 << 40])
+    monkeypatch.setattr(graph_heap, "free_to_take", lambda: next(free))
+    found = activations(planned(graphs, net := Net()))
+    assert len(net.seen) == 2 + SERIES * STEPS, "the batches with most nodes and with most edges differ"
+    assert found.bound is ("20 steps" not in found.note)
+
+
 def test_steps_that_run_out_of_memory_leave_the_bound(graphs):
     net = Net()
 
@@ -145,6 +157,14 @@ def test_a_loss_may_set_attributes_of_its_batch_and_change_it_in_place(graphs):
     plan = planned(graphs, net, loss=loss)
     assert len(net.seen) == 1 + SERIES * STEPS
     assert not plan.ram.is_bound
+
+
+def test_steps_that_would_take_too_long_leave_the_bound_and_the_plan_says_so(graphs, monkeypatch):
+    monkeypatch.setattr(graph_heap, "SECONDS", 0.0)
+    plan = planned(graphs, net := Net())
+    assert len(net.seen) == 3
+    assert plan.ram.is_bound
+    assert "20 steps, which show it, would take longer than 0 seconds here" in str(plan)
 
 
 def test_steps_whose_heap_is_small_leave_the_bound(graphs):
