@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from memload.planning.allocations import HEAP
+from memload.planning.allocations import HEAP, nbytes_of
 from memload.planning.curves import Each
 from memload.planning.heap import Surplus, free_to_take
 from memload.planning.heap_surplus import LEAST, growths, if_there_is_room, times_of
 from memload.planning.measuring import SHARE
+from memload.planning.model_bytes import trained_parameters
 from memload.progress import bar
 
 SERIES, STEPS = 2, 10
@@ -62,7 +63,10 @@ def surplus_of(
         renews: whether each step needs a copy of its batch, which is in the heap, since it changes it in place.
     """
     alive, twice, most = (int(step.peak(np.ones(1), times)) for times in (1.0, HEAP, bound.times))
-    if twice - alive < LEAST or most + STEPS * each_bytes > SHARE * free_to_take():
+    gradients = (
+        nbytes_of(trained_parameters(models)) if accumulating else 0
+    )  # are there during all steps, and not among those of `step`
+    if twice - alive < LEAST or most + gradients + STEPS * each_bytes > SHARE * free_to_take():
         return bound
 
     def seen() -> list[int]:

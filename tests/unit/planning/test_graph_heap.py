@@ -16,6 +16,7 @@ from memload.planning.heap import HEAP_OF_VARYING, Surplus, heap_keeps_tensors
 
 SIZE, WIDTH = 100, 256
 MB = 1_000_000
+BOUND = Surplus(HEAP_OF_VARYING)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -94,6 +95,20 @@ def test_what_steps_took_lies_between_what_is_alive_and_the_bound(graphs, monkey
     assert 1.05 * activations(once).predicted < seen <= activations(given).predicted
 
 
+def two_tensors(nbytes):
+    each = np.array([nbytes] * 2)
+    return Each.of_step(Timeline(("", ""), each, np.array([3, 3]), np.zeros(2, dtype=bool), each), varies=True)
+
+
+@pytest.mark.parametrize("accumulating", [False, True])
+def test_gradients_that_exist_need_room_beside_the_steps(accumulating, monkeypatch):
+    monkeypatch.setattr(graph_heap, "free_to_take", lambda: 150 * MB)  # 100 MB of them for what the heap may keep
+    model = nn.Linear(4000, 4000)  # gradients of 64 MB
+    batches, loss = lambda: [torch.rand(2, 4000)], lambda batch: model(batch).sum()
+    found = surplus_of(two_tensors(20 * MB), BOUND, 0, batches, loss, [model], accumulating=accumulating)
+    assert found.is_bound is accumulating
+
+
 @pytest.mark.parametrize("held", [(200, 60), (60, 200)])
 def test_the_series_that_takes_less_counts(held):
     model, made = nn.Linear(4, 4), []
@@ -102,10 +117,8 @@ def test_the_series_that_takes_less_counts(held):
         made.append(np.ones(held[len(made) // STEPS] * MB, dtype=np.uint8)[:1].copy())
         return model(batch).sum()
 
-    nbytes = np.array([20 * MB] * 2)
-    step = Each.of_step(Timeline(("", ""), nbytes, np.array([3, 3]), np.zeros(2, dtype=bool), nbytes), varies=True)
-    bound, batches = Surplus(HEAP_OF_VARYING), lambda: [torch.rand(2, 4)]
-    found = surplus_of(step, bound, 0, batches, loss, [model], accumulating=False)
+    step = two_tensors(20 * MB)
+    found = surplus_of(step, BOUND, 0, lambda: [torch.rand(2, 4)], loss, [model], accumulating=False)
     assert len(made) == found.steps == SERIES * STEPS
     assert found.times == pytest.approx(60 / 40, abs=0.3)
 
