@@ -276,7 +276,8 @@ class Training:
             Line(
                 "activations",
                 temporary,
-                counted.no_temporary or "; ".join(filter(None, [counted.of_batch, "" if self.loss else of_outputs])),
+                counted.no_temporary
+                or "; ".join(filter(None, [counted.of_batch, of_outputs if self.loss is None else ""])),
                 known=not counted.no_temporary,
                 bound=(counted.heap or self._heap).is_bound and not counted.no_temporary,
             ),

@@ -95,6 +95,8 @@ def _within_time(told: Callable[[], object]) -> Callable[[], None]:
         done += 1
         told()
         if done > 1 and (time.monotonic() - begin) / done * made > SECONDS:
-            raise _TooSlowError(f"{made} steps, which show it, would take longer than {SECONDS:.0f} seconds here.")
+            raise _TooSlowError(
+                f"{made} steps that show what it keeps would take longer than {SECONDS:.0f} seconds here."
+            )
 
     return step

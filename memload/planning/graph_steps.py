@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from memload.memory.budget import memory
-from memload.planning.allocations import nbytes_of
+from memload.planning.allocations import is_out_of_memory, nbytes_of
 from memload.planning.curves import Each
 from memload.planning.graph_heap import surplus_of
 from memload.planning.graph_spread import GraphSpread
@@ -130,7 +130,9 @@ class GraphStep:
                 if self.scales:
                     return StepBytes(self._scaled(run, here.batch(self.sample)), self.heap)
                 return self._as_it_is(run, here, free)
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             raise ValueError(
                 f"a step with {self.described} takes more than the {format_size(free)} that are free here: give a "
                 "batch of fewer graphs as sample=, from which the plan of batch_size= is scaled"

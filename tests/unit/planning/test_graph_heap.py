@@ -177,7 +177,23 @@ def test_steps_that_would_take_too_long_leave_the_bound_and_the_plan_says_so(gra
     plan = planned(graphs, net := Net())
     assert len(net.seen) == 3
     assert plan.ram.is_bound
-    assert "20 steps, which show it, would take longer than 0 seconds here" in str(plan)
+    assert "20 steps that show what it keeps would take longer than 0 seconds here" in str(plan)
+
+
+def test_a_step_without_memory_says_what_to_do(graphs):
+    def loss(batch):
+        return torch.empty(1 << 50, dtype=torch.uint8)  # torch says it as a RuntimeError
+
+    with pytest.raises(ValueError, match=r"takes more than .* free here: give a batch of fewer graphs as sample="):
+        planned(graphs, Net(), loss=loss)
+
+
+def test_a_loss_may_be_a_module_without_a_length(graphs):
+    class Compiled(Net):
+        def __len__(self):
+            raise TypeError("Net does not support len()")
+
+    assert "of the mean" not in activations(planned(graphs, Compiled(), batch_size=4)).note
 
 
 def test_steps_whose_heap_is_small_leave_the_bound(graphs):
