@@ -1,5 +1,7 @@
 """Plans of graphs on the CPU, which make steps with batches of the loader to see what glibc's heap takes."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -114,7 +116,9 @@ def test_the_series_that_takes_less_counts(held):
     model, made = nn.Linear(4, 4), []
 
     def loss(batch):
-        made.append(np.ones(held[len(made) // STEPS] * MB, dtype=np.uint8)[:1].copy())
+        block = np.ones(held[len(made) // STEPS] * MB, dtype=np.uint8)
+        time.sleep(0.02)  # for the thread that reads the process's memory
+        made.append(len(block))
         return model(batch).sum()
 
     step = two_tensors(20 * MB)
