@@ -146,8 +146,7 @@ def test_a_late_failure_of_a_block_that_another_process_gave_up_is_not_raised(ca
 def test_an_error_of_blocks_that_another_process_brings_afterwards_is_not_raised(cache, other, proxy, is_there):
     proxy.once = ("shard-00000", 403)
     missing = cache.begin(FIRST)
-    until(lambda: in_flight() == 0)
-    assert states(cache, FIRST) == [0]
+    until(lambda: states(cache, FIRST) == [0])
     brings = HeldBack(proxy)
     begun = other.begin(FIRST)
     brings.until_it_comes()
@@ -163,7 +162,7 @@ def test_an_error_of_blocks_that_another_process_brings_afterwards_is_not_raised
 def test_an_error_of_a_block_that_nobody_brings_is_raised_beside_one_that_came(cache, other, proxy):
     proxy.once = ("shard-00000", 403)
     missing = cache.begin(np.arange(2))
-    until(lambda: in_flight() == 0)
+    until(lambda: states(cache, np.arange(2)) == [0, 0])
     other.hold(FIRST)
     with pytest.raises(PermissionError, match="from row"):
         cache.proceed(missing)
@@ -175,6 +174,7 @@ def test_a_request_that_waits_for_the_link_leaves_out_what_others_brought(cache,
     assert entry.enter(taken, print)  # all others wait until it leaves
     proxy.requests.clear()
     missing = cache.begin(blocks)
+    until(lambda: entry._waiting_bytes == 8 * SIZE)
     bring(other, 2, 2, in_store)
     entry.leave(taken)
     brought(cache, missing)
@@ -200,6 +200,7 @@ def test_a_request_of_which_others_brought_all_is_not_sent(cache, other, proxy, 
     entry, taken = link().admission("s3://bucket"), 1 << 40
     assert entry.enter(taken, print)
     missing = cache.begin(np.arange(4))
+    until(lambda: entry._waiting_bytes == 4 * SIZE)
     bring(other, 0, 4, in_store)
     entry.leave(taken)
     until(lambda: in_flight() == 0)

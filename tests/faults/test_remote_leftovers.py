@@ -86,6 +86,7 @@ def test_requests_that_wait_for_a_loop_that_was_left_are_not_sent(opened, proxy)
     proxy.requests.clear()
     blocks = cache.begin(np.arange(cache.table.blocks))
     assert is_fetching(cache)
+    until(lambda: entry._waiting_bytes == cache.nbytes)
     cache.let_go(blocks)  # as a loop does in the end
     entry.leave(taken)
     until(lambda: not is_fetching(cache))

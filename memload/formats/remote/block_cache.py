@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,8 @@ class BlockCache:
         self._sizes = np.asarray([file.nbytes for file in files], dtype=np.int64)
         self.next_use = np.full(self.table.blocks, NEVER, dtype=np.int32)
         self.claims = Claims(self.table)
+        self.let_go: Callable[[Blocks], None] = self.table.let_go
+        """Ends a pin of each block, also while a signal waits for the next function of Python."""
         self._victims: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
         if self._entry is not None:
@@ -167,25 +170,30 @@ class BlockCache:
             MemorySpaceError: the cache cannot have all of them at once.
             OSError: what an earlier process left cannot be read, or blocks of other sets cannot be removed.
         """
+        claims = list[Blocks]()
+        try:
+            missing = self._begun(blocks, claims)
+        except BaseException:
+            if claims:
+                self.let_go(blocks)
+            raise
+        return missing
+
+    def _begun(self, blocks: Blocks, claims: list[Blocks]) -> Blocks:
+        """Pin blocks as `begin` does, if this raises, too, once `claims` has anything, which may be no blocks."""
         if (nbytes := self.bytes_of(blocks)) > self.limit:
             raise MemorySpaceError(
                 f"{format_size(nbytes)} of {self.objects.url} are needed at once, in {counted(len(blocks), 'block')}, "
                 f"and its cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or "
                 "shuffle by memload.BlockShuffle, which reads neighbours together"
             )
-        held, claims = None, list[Blocks]()
-        try:
-            with claiming(self.table, claims):
-                held = self.claims.hold(blocks, self.limit, False, claims)
-                self.claims.forget_errors_of_others(held[1])
-                missing = self._bring(held, claims)
-            self.counts.misses += len(missing)
-            self.counts.hits += len(blocks) - len(missing)
-            return missing
-        except BaseException:
-            if held is not None or claims:  # `hold` appends to `claims` once it has pinned them
-                self.let_go(blocks)
-            raise
+        with claiming(self.table, claims):
+            held = self.claims.hold(blocks, self.limit, False, claims)
+            self.claims.forget_errors_of_others(held[1])
+            missing = self._bring(held, claims)
+        self.counts.misses += len(missing)
+        self.counts.hits += len(blocks) - len(missing)
+        return missing
 
     def proceed(self, missing: Blocks) -> Blocks:
         """Return which of the blocks that were begun are still not there.
@@ -218,14 +226,14 @@ class BlockCache:
         self.table.recover()
         remove_left(self.table, self.mirrors.place)  # of an earlier call, too, that could not go on
 
-    def let_go(self, blocks: Blocks) -> None:
-        """End a pin of each block."""
-        self.table.let_go(blocks)
-
     # What everything else calls.
 
-    def hold(self, blocks: Blocks) -> None:
+    def hold(self, blocks: Blocks, ends: list[Callable[[], None]] | None = None) -> None:
         """Pin blocks, fetch the absent ones, and wait until all are there; `let_go` has to follow unless it raises.
+
+        Args:
+            blocks: the blocks.
+            ends: to which what lets go of them is appended at the end; it has to be called then, if this raises, too.
 
         Raises:
             ShardReadError, FileNotFoundError, PermissionError, DiskSpaceError: as `proceed`.
@@ -233,17 +241,24 @@ class BlockCache:
         """
         link()  # refuses a forked process
         blocks = np.asarray(blocks, dtype=np.int64)
-        patience = Patience(self)
-        missing = self.begin(blocks)
+        end, claims = partial(self.let_go, blocks), list[Blocks]()
         try:
-            while len(missing):
-                seen = Seen.of(self.room)
-                missing = self.proceed(missing)
-                if len(missing):
-                    patience.wait(seen, missing)
+            self._wait_for(self._begun(blocks, claims))
+            if ends is not None:
+                ends.append(end)
         except BaseException:
-            self.let_go(blocks)
+            if claims and end not in (ends or ()):
+                end()
             raise
+
+    def _wait_for(self, missing: Blocks) -> None:
+        """Wait until blocks that were begun are there."""
+        patience = Patience(self)
+        while len(missing):
+            seen = Seen.of(self.room)
+            missing = self.proceed(missing)
+            if len(missing):
+                patience.wait(seen, missing)
 
     def _bring(self, held: tuple[Blocks, Blocks, Blocks, Blocks], claims: list[Blocks]) -> Blocks:
         """Do what `BlockTable.hold` found to do; return the blocks that are not there yet."""
@@ -311,15 +326,14 @@ class BlockCache:
         return number, offset, min(count * self._block_bytes, self.files[number].nbytes - offset)
 
     def _fetch(self, claims: list[Blocks]) -> None:
-        """Begin the requests for claimed blocks, which are no longer among the claims then; neighbours go together."""
+        """Begin the requests for claimed blocks, of which the claims have none then; neighbours go together."""
         most = max(1, _MOST_OF_A_REQUEST // self._block_bytes)
-        while claims:
-            claimed = np.sort(claims[-1])
+        for k, some in enumerate(claims):
+            claimed = np.sort(some)
             self.claims.forget_errors(claimed)
             for first, count in runs_of(claimed, self._begins, most):
                 link().fetch(RunFetch(self, self.claims.of(range(first, first + count))))
-                claims[-1] = claimed[claimed >= first + count]
-            claims.pop()
+                claims[k] = claimed[claimed >= first + count]
 
     def store(self, first: int, number: int, offset: int, data: Any) -> None:
         """Write the bytes of claimed blocks, from `first` on, to their mirror file.
