@@ -10,8 +10,10 @@ plan -> FetchedBatches -> pipeline -> batch -> the loop
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from memload import _core
@@ -165,11 +167,14 @@ def held(source: GatherSpec, rows: Indices) -> Iterator[None]:
         IndexError: a row is not there.
         ShardReadError, FileNotFoundError, PermissionError, DiskSpaceError, MemorySpaceError: as `BlockCache.hold`.
     """
-    with contextlib.ExitStack() as kept:
+    ends = list[Callable[[], None]]()
+    end_all = partial(any, map(operator.call, ends))  # one call, which no interrupt divides
+    try:
         for cache, blocks in _core.BlocksOf([one.column for one in source.fields.values()])(rows):
-            cache.hold(blocks)
-            kept.callback(cache.let_go, blocks)
+            cache.hold(blocks, ends)
         yield
+    finally:
+        end_all()
 
 
 def fetching_bytes(caches: Sequence[BlockCache]) -> int:

@@ -295,7 +295,9 @@ while not link().admission(cache.objects.host).is_quick:  # a request counts aft
 print("read", flush=True)
 sys.stdin.readline()
 cache.begin([20, 22, 24])
-print(sum(thread.name == "memload-request" for thread in threading.enumerate()))
+while (threads := sum(thread.name == "memload-request" for thread in threading.enumerate())) < 3:
+    time.sleep(0.001)  # until the link has begun the requests
+print(threads)
 """
 
 

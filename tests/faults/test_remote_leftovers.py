@@ -86,6 +86,7 @@ def test_requests_that_wait_for_a_loop_that_was_left_are_not_sent(opened, proxy)
     proxy.requests.clear()
     blocks = cache.begin(np.arange(cache.table.blocks))
     assert is_fetching(cache)
+    until(lambda: entry._waiting_bytes == cache.nbytes)
     cache.let_go(blocks)  # as a loop does in the end
     entry.leave(taken)
     until(lambda: not is_fetching(cache))
@@ -120,7 +121,7 @@ def test_a_request_that_is_dropped_leaves_no_error_to_whoever_wants_its_blocks_t
         raise OSError("the only attempt")
 
     cache.table.hold(blocks, cache.limit, False)
-    fetch = RunFetch(cache, 0, 1)
+    fetch = RunFetch(cache, cache.claims.of(range(1)))
     fetch._cache = Other(cache, objects=Other(cache.objects, part=part))
     link().submit(fetch.patiently()).result(MOST_SECONDS)
     missing = cache.proceed(blocks)
@@ -136,7 +137,7 @@ def test_blocks_that_cannot_be_claimed_keep_the_pins_that_others_have(opened, mo
         raise TimeoutError("another process has the lock")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cache, "table", Other(cache.table, hold=hold))
+        patched.setattr(cache.claims, "table", Other(cache.table, hold=hold))
         with pytest.raises(TimeoutError, match="has the lock"):
             cache.begin(blocks)
     assert cache.table.evict(blocks, {0: (-1, 0)}) == 0
@@ -150,7 +151,7 @@ def test_an_error_that_comes_while_it_is_looked_for_is_raised(opened, monkeypatc
     table.hold(blocks, cache.limit, False)  # as a request that is under way
 
     def has_to_wait(missing):
-        cache.give_up(range(1), memload.ShardReadError("too late?"))
+        cache.give_up(cache.claims.of(range(1)), memload.ShardReadError("too late?"))
         return table.has_to_wait(missing)
 
     monkeypatch.setattr(cache, "table", Other(table, has_to_wait=has_to_wait))
@@ -190,9 +191,11 @@ def test_blocks_that_are_not_those_of_their_checksums_leave_the_disk_also_where_
 def test_an_error_that_nobody_waited_for_is_not_that_of_another_process(in_store, proxy, tmp_path):
     folder = tmp_path / "cache"
     cache = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))
-    cache.give_up(range(1), memload.ShardReadError("long ago"))
-    other = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))
     blocks = np.arange(1)
+    cache.table.hold(blocks, cache.limit, False)
+    cache.give_up(cache.claims.of(range(1)), memload.ShardReadError("long ago"))
+    cache.let_go(blocks)
+    other = cache_of(memload.open(URL, cache=folder, cache_bytes=next(ROOMS)))
     other.table.hold(blocks, other.limit, False)
     missing = cache.begin(blocks)
     assert len(cache.proceed(missing)) == 1

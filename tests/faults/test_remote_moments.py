@@ -16,7 +16,7 @@ from waiting import until
 import memload
 from memload import _core
 from memload.engine import fetched_batches
-from memload.formats.remote import block_cache, cache_folder, run_fetch, unfinished
+from memload.formats.remote import cache_folder, unfinished
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder
 from memload.formats.remote.descriptors import Descriptor
 
@@ -346,45 +346,6 @@ def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed_
     thread.join()
     after = table.states(0, 2) & (cache_folder.STATE | cache_folder.PINNED)
     assert after.tolist() == {"hold": before, "take_over": [0 | 4] * 2, "evict": [0, 0]}[call]
-
-
-def interrupts(at):
-    """Return a function for `sys.settrace` that raises an interrupt at one of the lines that bring blocks."""
-    lines = []
-
-    def trace(frame, event, _argument):
-        is_one = frame.f_code.co_filename in (block_cache.__file__, run_fetch.__file__) and event == "line"
-        if is_one and frame.f_code.co_name in BRINGS:
-            lines.append(frame.f_lineno)
-            if len(lines) == at:
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
-BRINGS = ("begin", "claiming", "_bring", "_fetch", "runs_of")
-
-
-def test_an_interrupt_at_any_line_leaves_nothing_claimed_that_nobody_asks_for(url, folder):
-    """Whoever needs it next, this process above all, would wait for it without end."""
-    cache = cache_of(opened(url, folder))
-    blocks, at, brought = np.arange(cache.table.blocks), 0, False
-    while not brought:
-        at += 1
-        sys.settrace(interrupts(at))
-        try:
-            cache.begin(blocks)
-            brought = True
-        except KeyboardInterrupt:
-            brought = False
-        finally:
-            sys.settrace(None)
-        until(lambda: not (cache.table.states(0, len(blocks)) & cache_folder.STATE == cache_folder.ARRIVING).any(), 30)
-        pinned = cache.table.states(0, len(blocks)) & cache_folder.PINNED
-        assert pinned.any() == brought
-        cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
-    assert at > 30
 
 
 def test_a_check_of_blocks_that_is_broken_off_lets_others_have_those_that_it_found_bad(url, folder):

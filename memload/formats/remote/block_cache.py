@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,7 @@ from memload._core import BlockTable, CacheRoom, Storage
 from memload.errors import DiskSpaceError, MemorySpaceError, ShardReadError
 from memload.formats.remote.cache_disk import telling_of_a_full_disk
 from memload.formats.remote.cache_folder import (
-    ARRIVING,
     ETAGS,
-    OF_OTHERS,
     PINNED,
     PRESENT,
     STATE,
@@ -36,13 +35,14 @@ from memload.formats.remote.cache_folder import (
     present,
     remove_left,
 )
+from memload.formats.remote.claims import Claim, Claims, claiming
 from memload.formats.remote.etags import Etags
 from memload.formats.remote.link import link
 from memload.formats.remote.mirrors import Mirrors, MirrorsInMemory, read_at
 from memload.formats.remote.objects import Objects, Part
 from memload.formats.remote.packed_objects import PackedObjects
 from memload.formats.remote.patience import Blocks, Patience, Seen
-from memload.formats.remote.run_fetch import RunFetch, claiming, runs_of
+from memload.formats.remote.run_fetch import RunFetch, runs_of
 from memload.sizes import counted, format_size
 
 NEVER = np.iinfo(np.int32).max
@@ -121,7 +121,9 @@ class BlockCache:
         self._firsts = np.asarray(self._bounds, dtype=np.int64)
         self._sizes = np.asarray([file.nbytes for file in files], dtype=np.int64)
         self.next_use = np.full(self.table.blocks, NEVER, dtype=np.int32)
-        self._errors: dict[int, BaseException] = {}
+        self.claims = Claims(self.table)
+        self.let_go: Callable[[Blocks], None] = self.table.let_go
+        """Ends a pin of each block, also while a signal waits for the next function of Python."""
         self._victims: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
         if self._entry is not None:
@@ -168,25 +170,30 @@ class BlockCache:
             MemorySpaceError: the cache cannot have all of them at once.
             OSError: what an earlier process left cannot be read, or blocks of other sets cannot be removed.
         """
+        claims = list[Blocks]()
+        try:
+            missing = self._begun(blocks, claims)
+        except BaseException:
+            if claims:
+                self.let_go(blocks)
+            raise
+        return missing
+
+    def _begun(self, blocks: Blocks, claims: list[Blocks]) -> Blocks:
+        """Pin blocks as `begin` does, if this raises, too, once `claims` has anything, which may be no blocks."""
         if (nbytes := self.bytes_of(blocks)) > self.limit:
             raise MemorySpaceError(
                 f"{format_size(nbytes)} of {self.objects.url} are needed at once, in {counted(len(blocks), 'block')}, "
                 f"and its cache has {format_size(self.limit)}: give a larger cache_bytes=, read fewer rows at once, or "
                 "shuffle by memload.BlockShuffle, which reads neighbours together"
             )
-        held, claims = None, list[Blocks]()
-        try:
-            with claiming(self.table, claims):
-                held = self.table.hold(blocks, self.limit, False, claims)
-                self._forget_errors(held[1])
-                missing = self._bring(held, claims)
-            self.counts.misses += len(missing)
-            self.counts.hits += len(blocks) - len(missing)
-            return missing
-        except BaseException:
-            if held is not None or claims:  # `hold` appends to `claims` once it has pinned them
-                self.let_go(blocks)
-            raise
+        with claiming(self.table, claims):
+            held = self.claims.hold(blocks, self.limit, False, claims)
+            self.claims.forget_errors_of_others(held[1])
+            missing = self._bring(held, claims)
+        self.counts.misses += len(missing)
+        self.counts.hits += len(blocks) - len(missing)
+        return missing
 
     def proceed(self, missing: Blocks) -> Blocks:
         """Return which of the blocks that were begun are still not there.
@@ -200,17 +207,17 @@ class BlockCache:
         if has_to_wait:
             return missing
         with claiming(self.table, claims := list[Blocks]()):
-            return self._bring(self.table.hold(missing, self.limit, True, claims), claims)
+            return self._bring(self.claims.hold(missing, self.limit, True, claims), claims)
 
     def take_over(self, missing: Blocks) -> None:
         """Ask for those of some blocks that another process asked for and does not bring."""
         with claiming(self.table, claims := list[Blocks]()):
-            self.table.take_over(missing, claims)
+            self.claims.take_over(missing, claims)
             self._fetch(claims)
 
     def is_lacking(self, absent: Blocks) -> bool:
         """Whether the first of some absent blocks lacks room, and none of them is absent since its request failed."""
-        if len(absent) == 0 or any(block in self._errors for block in absent.tolist()):
+        if len(absent) == 0 or any(block in self.claims.errors for block in absent.tolist()):
             return False
         return bool(self.room.used + self.bytes_of(absent[:1]) > self.limit)
 
@@ -219,14 +226,14 @@ class BlockCache:
         self.table.recover()
         remove_left(self.table, self.mirrors.place)  # of an earlier call, too, that could not go on
 
-    def let_go(self, blocks: Blocks) -> None:
-        """End a pin of each block."""
-        self.table.let_go(blocks)
-
     # What everything else calls.
 
-    def hold(self, blocks: Blocks) -> None:
+    def hold(self, blocks: Blocks, ends: list[Callable[[], None]] | None = None) -> None:
         """Pin blocks, fetch the absent ones, and wait until all are there; `let_go` has to follow unless it raises.
+
+        Args:
+            blocks: the blocks.
+            ends: to which what lets go of them is appended at the end; it has to be called then, if this raises, too.
 
         Raises:
             ShardReadError, FileNotFoundError, PermissionError, DiskSpaceError: as `proceed`.
@@ -234,17 +241,24 @@ class BlockCache:
         """
         link()  # refuses a forked process
         blocks = np.asarray(blocks, dtype=np.int64)
-        patience = Patience(self)
-        missing = self.begin(blocks)
+        end, claims = partial(self.let_go, blocks), list[Blocks]()
         try:
-            while len(missing):
-                seen = Seen.of(self.room)
-                missing = self.proceed(missing)
-                if len(missing):
-                    patience.wait(seen, missing)
+            self._wait_for(self._begun(blocks, claims))
+            if ends is not None:
+                ends.append(end)
         except BaseException:
-            self.let_go(blocks)
+            if claims and end not in (ends or ()):
+                end()
             raise
+
+    def _wait_for(self, missing: Blocks) -> None:
+        """Wait until blocks that were begun are there."""
+        patience = Patience(self)
+        while len(missing):
+            seen = Seen.of(self.room)
+            missing = self.proceed(missing)
+            if len(missing):
+                patience.wait(seen, missing)
 
     def _bring(self, held: tuple[Blocks, Blocks, Blocks, Blocks], claims: list[Blocks]) -> Blocks:
         """Do what `BlockTable.hold` found to do; return the blocks that are not there yet."""
@@ -253,27 +267,20 @@ class BlockCache:
         bad = [block for block in doubtful.tolist() if not self._is_sound(block)]
         missing = [np.asarray(bad, dtype=np.int64), claimed, arriving]
         while len(lacking) and self._make_room(lacking):
-            claimed, arriving, lacking, _ = self.table.hold(lacking, self.limit, True, claims)
+            claimed, arriving, lacking, _ = self.claims.hold(lacking, self.limit, True, claims)
             missing += [claimed, arriving]
             self._fetch(claims)
         return np.concatenate([*missing, lacking])
 
-    def _forget_errors(self, arriving: Blocks) -> None:
-        """Forget errors that nobody waited for, of blocks that another process asks for by now."""
-        for block in arriving.tolist() if self._errors else ():
-            if self.table.states(block, 1)[0] & OF_OTHERS:
-                self._errors.pop(block, None)
-
     def _raise_of(self, blocks: Blocks) -> None:
-        if not self._errors:
+        if (block := self.claims.failed_of(blocks)) is None:
             return
-        for block in blocks.tolist():
-            if (error := self._errors.get(block)) is not None:
-                self._errors.clear()  # whoever tries again gets new requests
-                try:
-                    raise self._with_row(error, block)
-                finally:
-                    del error  # its traceback refers to this frame, which would keep the error and the cache
+        error = self.claims.errors[block]
+        self.claims.errors.clear()  # whoever tries again gets new requests
+        try:
+            raise self._with_row(error, block)
+        finally:
+            del error  # its traceback refers to this frame, which would keep the error and the cache
 
     def _with_row(self, error: BaseException, block: int) -> BaseException:
         """Return an error of a request that had a block with the first row there, if that is known."""
@@ -319,16 +326,14 @@ class BlockCache:
         return number, offset, min(count * self._block_bytes, self.files[number].nbytes - offset)
 
     def _fetch(self, claims: list[Blocks]) -> None:
-        """Begin the requests for claimed blocks, which are no longer among the claims then; neighbours go together."""
+        """Begin the requests for claimed blocks, of which the claims have none then; neighbours go together."""
         most = max(1, _MOST_OF_A_REQUEST // self._block_bytes)
-        while claims:
-            claimed = np.sort(claims[-1])
-            for block in claimed.tolist() if self._errors else ():
-                self._errors.pop(block, None)  # of an earlier request
+        for k, some in enumerate(claims):
+            claimed = np.sort(some)
+            self.claims.forget_errors(claimed)
             for first, count in runs_of(claimed, self._begins, most):
-                link().fetch(RunFetch(self, first, count))
-                claims[-1] = claimed[claimed >= first + count]
-            claims.pop()
+                link().fetch(RunFetch(self, self.claims.of(range(first, first + count))))
+                claims[k] = claimed[claimed >= first + count]
 
     def store(self, first: int, number: int, offset: int, data: Any) -> None:
         """Write the bytes of claimed blocks, from `first` on, to their mirror file.
@@ -378,29 +383,23 @@ class BlockCache:
         url = self.objects.url_of(self.files[number].name)
         return ShardReadError(f"{url}: the object was {happened}; {self.objects.advice}", file=url, offset=begin)
 
-    def give_up(self, blocks: range, error: BaseException) -> None:
-        """Raise an error for whoever waits for blocks; where the disk is full, go on with less room instead."""
+    def give_up(self, claim: Claim, error: BaseException) -> None:
+        """Raise an error for whoever waits for claimed blocks; where the disk is full, go on with less room instead."""
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            if self._goes_on_with_less(blocks):
-                self.table.failed(np.arange(blocks.start, blocks.stop))
+            if self._goes_on_with_less(claim.standing()):
+                claim.end()
                 return
             error = DiskSpaceError(
                 f"{self.keeping.folder}: the disk is full, and has room for less than half of cache_bytes="
                 f"{format_size(self.keeping.nbytes)}; make room, or give a smaller cache_bytes="
             )
-        states = self.table.states(blocks.start, len(blocks))
-        with self._lock:
-            for block in np.flatnonzero((states & STATE != PRESENT) & (states & OF_OTHERS == 0)).tolist():
-                self._errors[blocks.start + block] = error  # what another process took over, or brought, has none
-        self.table.failed(np.arange(blocks.start, blocks.stop))
+        claim.end(error)
 
-    def _goes_on_with_less(self, blocks: range) -> bool:
+    def _goes_on_with_less(self, own: Blocks) -> bool:
         """Take what lies there, without some blocks, as the room from now on; return False if that is too little.
 
         What a process has pinned is at most half of its room, so with half of it a pass still goes on.
         """
-        states = self.table.states(blocks.start, len(blocks))
-        own = blocks.start + np.flatnonzero(states & (STATE | OF_OTHERS) == ARRIVING)
         left = self.room.used - self.bytes_of(own)
         with self._lock:
             self.limit = min(self.limit, left)

@@ -110,9 +110,19 @@ class Link:
         return known or self._admissions.setdefault(host, Admission())
 
     def fetch(self, request: Fetch) -> None:
-        """Begin a request, as soon as the link has room for its bytes. Raises RuntimeError as `submit`."""
+        """Begin a request, as soon as the link has room for its bytes. Raises RuntimeError as `submit`.
+
+        The loop does so for the main thread, where an interrupt may come between any two steps: what is counted as in
+        flight and not asked for would never be counted off.
+        """
         if self._closed:
             raise RuntimeError(_ENDED)
+        if threading.current_thread() is threading.main_thread():
+            self._loop.call_soon_threadsafe(self._enter_with, request)
+        else:
+            self._enter_with(request)
+
+    def _enter_with(self, request: Fetch) -> None:
         if self.admission(request.host).enter(request.nbytes, partial(self._begin, request)):
             self._begin(request)
 

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import BlockTable
 from memload.errors import ShardReadError
 from memload.formats.remote.cache_folder import PINNED
+from memload.formats.remote.claims import Claim
+from memload.formats.remote.link import link
 from memload.formats.remote.objects import Part
 
 if TYPE_CHECKING:
     from memload.formats.remote.block_cache import BlockCache
-
-
-@contextlib.contextmanager
-def claiming(table: BlockTable, claims: list[NDArray[np.int64]]) -> Iterator[None]:
-    """What is left in a list of what was claimed is absent again where an interrupt or an error comes."""
-    try:
-        yield
-    except BaseException:
-        for claimed in claims:
-            table.failed(claimed)
-        raise
 
 
 def runs_of(blocks: NDArray[np.int64], begins: frozenset[int], most: int) -> list[tuple[int, int]]:
@@ -46,28 +34,29 @@ def runs_of(blocks: NDArray[np.int64], begins: frozenset[int], most: int) -> lis
 class RunFetch:
     """The request for claimed blocks that are neighbours, see `link.Fetch`.
 
-    It is dropped before it is sent, and after an attempt that failed, if nobody has pinned one of the blocks any more,
-    because the loop was left. Whoever pins them at that moment finds them absent, and asks anew.
+    Before it is sent, and after an attempt that failed, it is dropped if nobody has pinned one of the blocks any more,
+    because the loop was left. Whoever pins them at that moment finds them absent, and asks anew. Where others bring
+    some of the blocks by then, further requests ask for the rest.
 
     Args:
         cache: which has them.
-        first: the first of them.
-        count: how many.
+        claim: the claim to them.
+        attempts: how many attempts to fetch them failed before.
     """
 
-    def __init__(self, cache: BlockCache, first: int, count: int) -> None:
-        self._cache, self._blocks = cache, range(first, first + count)
-        self._number, self._begin, self.nbytes = cache.place(first, count)
+    def __init__(self, cache: BlockCache, claim: Claim, attempts: int = 0) -> None:
+        self._cache, self._claim, self._attempts = cache, claim, attempts
+        self._first = claim.blocks.start
+        self._number, self._begin, self.nbytes = cache.place(self._first, len(claim.blocks))
         self._name = cache.files[self._number].name
         self.host = cache.objects.host
-        self.is_quick, self.has_come = cache.objects.is_quick, False
-        self._attempts = 0
-        self._is_dropped = False
+        self.is_quick, self.has_come = cache.objects.is_quick and attempts == 0, False
+        self._rest: list[Claim] | None = None
 
     def quickly(self) -> bool:
         """Ask once, and wait for at most QUICK_SECONDS; return False if it is to be asked again, by `patiently`."""
         if not self._is_wanted():
-            self._drop()
+            self._leave()
             return True
         self._attempts += 1
         try:
@@ -83,32 +72,47 @@ class RunFetch:
     async def patiently(self) -> None:
         """Ask until the bytes have come, or cannot come."""
         if not self._is_wanted():
-            self._drop()
+            self._leave()
             return
         try:
             part = await self._cache.objects.part(
-                self._name, *self._range, failed=self._attempts, is_wanted=self._is_wanted
+                self._name, *self._range, failed=self._attempts, is_wanted=self._is_wanted_again
             )
         except BaseException as error:
-            if self._is_dropped:
-                self._drop()
-            else:
+            if self._rest is None:
                 self.fail(error)
+            else:
+                self._leave()
         else:
             self._keep(part)
 
-    def _is_wanted(self) -> bool:
-        states = self._cache.table.states(self._blocks.start, len(self._blocks))
-        self._is_dropped = not (states & PINNED).any()
-        return not self._is_dropped
+    def _is_wanted_again(self) -> bool:
+        self._attempts += 1
+        return self._is_wanted()
 
-    def _drop(self) -> None:
-        """Let the blocks be absent, without an error."""
-        self._cache.table.failed(np.arange(self._blocks.start, self._blocks.stop))
+    def _is_wanted(self) -> bool:
+        """Whether all of the blocks are still to be asked for here; else `_leave` has to follow."""
+        left = self._claim.standing()
+        states = self._cache.table.states(self._first, len(self._claim.blocks))
+        if not (states[left - self._first] & PINNED).any():
+            self._rest = []
+        elif len(left) < len(states):
+            self._rest = [self._claim.part(*run) for run in runs_of(left, frozenset(), len(left))]
+        return self._rest is None
+
+    def _leave(self) -> None:
+        """Ask for those of the blocks that others do not bring, or let all be absent, without an error."""
+        for claim in self._rest or ():
+            try:
+                link().fetch(RunFetch(self._cache, claim, self._attempts))
+            except RuntimeError as error:  # this process ends
+                claim.end(error)
+        if not self._rest:
+            self._claim.end()
 
     def fail(self, error: BaseException) -> None:
         """Give up."""
-        self._cache.give_up(self._blocks, error)
+        self._cache.give_up(self._claim, error)
 
     @property
     def _range(self) -> tuple[int, int, str]:
@@ -117,7 +121,8 @@ class RunFetch:
     def _keep(self, part: Part) -> None:
         try:
             self._cache.check([(self._number, self._begin, part)])
-            self._cache.store(self._blocks.start, self._number, self._begin, part.data)
+            self._claim.renew()
+            self._cache.store(self._first, self._number, self._begin, part.data)
             self.has_come = True
         except BaseException as error:
             self.fail(error)
