@@ -168,7 +168,7 @@ def held(source: GatherSpec, rows: Indices) -> Iterator[None]:
         ShardReadError, FileNotFoundError, PermissionError, DiskSpaceError, MemorySpaceError: as `BlockCache.hold`.
     """
     ends = list[Callable[[], None]]()
-    end_all = partial(any, map(operator.call, ends))  # one call, which no interrupt divides
+    end_all = partial(any, map(operator.methodcaller("__call__"), ends))  # one call, which no interrupt divides
     try:
         for cache, blocks in _core.BlocksOf([one.column for one in source.fields.values()])(rows):
             cache.hold(blocks, ends)
