@@ -169,6 +169,21 @@ def test_an_error_of_a_block_that_nobody_brings_is_raised_beside_one_that_came(c
         cache.proceed(missing)
 
 
+def test_an_error_that_nobody_waited_for_is_not_that_of_a_loop_which_lacks_room(cache, proxy):
+    proxy.once = ("shard-00000", 403)
+    cache.begin(FIRST)
+    until(lambda: states(cache, FIRST) == [0])
+    cache.let_go(FIRST)
+    others = np.arange(1, 3)
+    cache.hold(others)
+    cache.limit = 2 * SIZE
+    missing = cache.begin(FIRST)
+    assert cache.proceed(missing).tolist() == [0]
+    cache.let_go(others)
+    brought(cache, cache.proceed(missing))
+    assert states(cache, FIRST) == [PRESENT]
+
+
 def test_an_error_that_two_loops_find_at_once_is_raised_in_both(cache, proxy, monkeypatch):
     proxy.once = ("shard-00000", 403)
     missing = cache.begin(FIRST)

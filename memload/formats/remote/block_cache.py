@@ -190,6 +190,7 @@ class BlockCache:
         with claiming(self.table, claims):
             held = self.claims.hold(blocks, self.limit, False, claims)
             self.claims.forget_errors_of_others(held[1])
+            self.claims.forget_errors(held[2])  # those that lack room are asked for as soon as they have it
             missing = self._bring(held, claims)
         self.counts.misses += len(missing)
         self.counts.hits += len(blocks) - len(missing)
