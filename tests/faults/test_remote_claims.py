@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -166,6 +167,38 @@ def test_an_error_of_a_block_that_nobody_brings_is_raised_beside_one_that_came(c
     other.hold(FIRST)
     with pytest.raises(PermissionError, match="from row"):
         cache.proceed(missing)
+
+
+def test_an_error_that_nobody_waited_for_is_not_that_of_a_loop_which_lacks_room(cache, proxy):
+    proxy.once = ("shard-00000", 403)
+    cache.begin(FIRST)
+    until(lambda: states(cache, FIRST) == [0])
+    cache.let_go(FIRST)
+    others = np.arange(1, 3)
+    cache.hold(others)
+    cache.limit = 2 * SIZE
+    missing = cache.begin(FIRST)
+    assert cache.proceed(missing).tolist() == [0]
+    cache.let_go(others)
+    brought(cache, cache.proceed(missing))
+    assert states(cache, FIRST) == [PRESENT]
+
+
+def test_an_error_that_two_loops_find_at_once_is_raised_in_both(cache, proxy, monkeypatch):
+    proxy.once = ("shard-00000", 403)
+    missing = cache.begin(FIRST)
+    until(lambda: states(cache, FIRST) == [0])
+    failed_of, met = cache.claims.failed_of, threading.Barrier(2, timeout=MOST_SECONDS)
+
+    def failed_of_both(blocks):
+        found = failed_of(blocks)
+        met.wait()  # each has found it before either of them forgets it
+        return found
+
+    monkeypatch.setattr(cache.claims, "failed_of", failed_of_both)
+    with ThreadPoolExecutor() as loops:
+        errors = [loop.exception() for loop in [loops.submit(cache.proceed, missing) for _ in range(2)]]
+    assert [type(error) for error in errors] == [PermissionError] * 2
 
 
 def test_a_request_that_waits_for_the_link_leaves_out_what_others_brought(cache, other, proxy, in_store, asks):

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 
 import numpy as np
@@ -15,6 +16,7 @@ from waiting import until
 
 import memload
 from memload.cli.main import main
+from memload.formats.remote import cache_folder
 from memload.formats.remote.cache_folder import evicted
 
 X = torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
@@ -230,6 +232,34 @@ def test_the_bytes_of_a_set_that_somebody_removed_do_not_count(sets, tmp_path, w
     if is_read:
         evicted(gone().table, blocks, gone().mirrors.place)
         assert cache.room.used == cache.nbytes
+
+
+def test_whoever_counts_reads_the_sets_without_the_lock_that_the_end_of_a_pass_takes(sets, tmp_path, monkeypatch):
+    """Python may collect a pass wherever objects are made, and the thread that has the lock would wait for itself."""
+    one, two = opened(sets, tmp_path / "cache"), opened(sets, tmp_path / "cache", "two")
+    blocks, cache, ended = np.arange(1), cache_of(one), []
+    set_at = cache_folder._set_at
+
+    def set_at_as_a_pass_ends(path):
+        ending = threading.Thread(target=cache.let_go, args=[blocks], daemon=True)
+        ending.start()
+        ending.join(10)
+        ended.append(not ending.is_alive())
+        return set_at(path)
+
+    monkeypatch.setattr(cache_folder, "_set_at", set_at_as_a_pass_ends)
+    cache_of(two).folder.make_room(1, cache_of(two)._entry)
+    assert ended
+    assert all(ended)
+
+
+def test_a_set_that_was_opened_since_the_sets_were_read_counts(sets, tmp_path):
+    ds = opened(sets, tmp_path / "cache")
+    cache = cache_of(ds)
+    cache.hold(np.arange(3))
+    cache.room.set_used(0)
+    cache.folder._count([])
+    assert cache.room.used == cache.bytes_of(np.arange(3))
 
 
 def test_a_folder_that_was_made_anew_is_emptied_by_nobody_who_had_the_old_one(sets, tmp_path):

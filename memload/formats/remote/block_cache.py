@@ -190,6 +190,7 @@ class BlockCache:
         with claiming(self.table, claims):
             held = self.claims.hold(blocks, self.limit, False, claims)
             self.claims.forget_errors_of_others(held[1])
+            self.claims.forget_errors(held[2])  # those that lack room are asked for as soon as they have it
             missing = self._bring(held, claims)
         self.counts.misses += len(missing)
         self.counts.hits += len(blocks) - len(missing)
@@ -273,14 +274,13 @@ class BlockCache:
         return np.concatenate([*missing, lacking])
 
     def _raise_of(self, blocks: Blocks) -> None:
-        if (block := self.claims.failed_of(blocks)) is None:
+        if (failed := self.claims.failed_of(blocks)) is None:
             return
-        error = self.claims.errors[block]
         self.claims.errors.clear()  # whoever tries again gets new requests
         try:
-            raise self._with_row(error, block)
+            raise self._with_row(failed[1], failed[0])
         finally:
-            del error  # its traceback refers to this frame, which would keep the error and the cache
+            del failed  # the error's traceback refers to this frame, which would keep the error and the cache
 
     def _with_row(self, error: BaseException, block: int) -> BaseException:
         """Return an error of a request that had a block with the first row there, if that is known."""

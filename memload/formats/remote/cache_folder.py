@@ -86,6 +86,11 @@ class CachedSet:
         except FileNotFoundError:
             return False
 
+    @property
+    def stated(self) -> tuple[str, int, list[int]]:
+        """What a table is opened by: its path, the bytes of a block, and those of each file."""
+        return str(self.path / TABLE), self.block_bytes, [file.nbytes for file in self.files]
+
     def table(self, room: CacheRoom) -> BlockTable:
         """Open the table of its blocks, and remove what killed processes left of blocks.
 
@@ -94,9 +99,9 @@ class CachedSet:
             FileNotFoundError: it was removed. Another one would say nothing of what the mirror files have.
             FormatError: it is damaged.
         """
-        (path := self.path / TABLE).stat()
+        (self.path / TABLE).stat()
         try:
-            table = BlockTable(room, str(path), self.block_bytes, [file.nbytes for file in self.files])
+            table = BlockTable(room, *self.stated)
         except RuntimeError as error:
             raise FormatError(str(error)) from None
         remove_left(table, self._places(table))
@@ -209,17 +214,16 @@ class CacheFolder:
                 finally:
                     self.room.admit()
             elif self.room.is_there:
-                self._count()
+                self._count(self.sets())
 
-    def _count(self) -> None:
-        """Correct the count, while others have the room, too: somebody may have removed sets, or damaged them."""
+    def _count(self, sets: Sequence[CachedSet]) -> None:
+        """Correct the count, while others have the room, too: somebody may have removed sets, or damaged them.
+
+        The sets are read before: with the lock all others would wait meanwhile, and so would the thread itself where
+        Python collects a pass there, whose end has to have the lock.
+        """
         with self.room.lock():
-            self.room.set_used(
-                sum(
-                    BlockTable.held_bytes(str(one.path / TABLE), one.block_bytes, [file.nbytes for file in one.files])
-                    for one in self.sets()
-                )
-            )
+            self.room.set_used(sum(BlockTable.held_bytes(*one.stated) for one in _sets_in(self.path, sets)))
 
     def _mend_all(self) -> None:
         for one in self.sets():
@@ -358,14 +362,15 @@ class CacheFolder:
         freed = 0
         if not self.room.is_there:  # what lies here by now belongs to others, who have another lock
             return freed
-        for one in sorted((one for one in self.sets() if one != but), key=_modified):
+        sets = self.sets()
+        for one in sorted((one for one in sets if one != but), key=_modified):
             if freed >= nbytes:
                 break
             with contextlib.suppress(FormatError, FileNotFoundError):  # a process reads it, or has removed it
                 for blocks in present(table := self.table(one)):
                     freed += one.remove_blocks(table, blocks)
         if freed < nbytes:
-            self._count()
+            self._count(sets)
         return freed
 
     def clear(self, one: CachedSet) -> tuple[int, bool]:
@@ -420,9 +425,11 @@ def held_bytes(table: BlockTable) -> int:
     return total
 
 
-def _sets_in(folder: Path) -> list[CachedSet]:
-    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(PREFIX)]
-    return [one for path in paths if (one := _set_at(path)) is not None]
+def _sets_in(folder: Path, known: Sequence[CachedSet] = ()) -> list[CachedSet]:
+    """Return the sets in a folder, of which those that are known are not read again."""
+    of = {one.path: one for one in known}
+    paths = [path for path in sorted(folder.iterdir()) if path.name != ROOM and not path.name.startswith(PREFIX)]
+    return [one for path in paths if (one := of.get(path) or _set_at(path)) is not None]
 
 
 def _set_at(path: Path) -> CachedSet | None:
@@ -439,6 +446,5 @@ def _set_at(path: Path) -> CachedSet | None:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
+    os.umask(mask := os.umask(0))
     return mask

@@ -75,14 +75,14 @@ class Claims:
             if self.table.states(block, 1)[0] & OF_OTHERS:
                 self.errors.pop(block, None)
 
-    def failed_of(self, blocks: Blocks) -> int | None:
-        """Return the first of some blocks that is absent since its request failed; None if there is none."""
+    def failed_of(self, blocks: Blocks) -> tuple[int, BaseException] | None:
+        """Return the first of some blocks that is absent since its request failed, and the error; None if none is."""
         for block in blocks.tolist() if self.errors else ():
             state = self.table.states(block, 1)[0] & STATE
             if state == PRESENT:  # another process has brought it
                 self.errors.pop(block, None)
-            elif state == 0 and block in self.errors:
-                return int(block)
+            elif state == 0 and (error := self.errors.get(block)) is not None:  # another thread may forget it now
+                return int(block), error
         return None
 
 
