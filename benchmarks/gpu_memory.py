@@ -113,7 +113,7 @@ def main() -> None:
         folder = Path(scratch)
         make_rows(folder)
         free_of(bench.device)  # makes this process' own context, which counts for no run
-        for case in CASES[-1:] if bench.args.quick else CASES:
+        for case in CASES[1:2] if bench.args.quick else CASES:
             bench.attempt(", ".join(map(str, case)), measure, bench, folder, *case)
     bench.end()
 
