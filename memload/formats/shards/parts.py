@@ -23,6 +23,7 @@ Locks only tell whose writer is alive; where a file system has none, files of ki
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -87,12 +88,12 @@ class PartsFolder:
             FileNotFoundError: the job has ended.
             WriterBusyError: the set is being sealed.
         """
-        self._check_open()
+        self.check_open()
         if self._job:
             self.check_job()
             return False
         if not self.path.exists() and _is_foreign(self.target):
-            self._check_open()  # a sealing may have begun meanwhile
+            self.check_open()  # a sealing may have begun meanwhile
             raise FileExistsError(
                 f"{self.target}: exists already, and no parts of a set are in it; write to another path"
             )
@@ -100,7 +101,7 @@ class PartsFolder:
         with makes(self.target):
             self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self._check_open()
+            self.check_open()
         except BaseException:
             with contextlib.suppress(OSError):
                 self.path.rmdir()  # made beside a sealing that began meanwhile
@@ -134,7 +135,7 @@ class PartsFolder:
         Raises:
             ShardFormatError: its file is damaged, or is that of another part.
         """
-        for folder in (self.path, self._claimed):
+        for folder in self._places:
             path = folder / f"{number.name}.json"
             with contextlib.suppress(FileNotFoundError):
                 return parsed_part(path.read_bytes(), number, path)
@@ -167,14 +168,21 @@ class PartsFolder:
 
     def claim(self) -> bool:
         """Keep all writers from completing or replacing a part. May be called again, by other processes, too."""
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self._open.rename(self._sealing)
-            fsync_directory(self.target)
+        except OSError as error:  # it is claimed; a writer may have made .parts again, and is about to find that
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return True
+        fsync_directory(self.target)
         return True
 
     def release(self) -> None:
         """Let writers complete parts again, because the set cannot be sealed yet."""
         with contextlib.suppress(FileNotFoundError):
+            if self._open.exists():  # made again by a writer that has found meanwhile, or is about to, what is going on
+                for path in self._open.iterdir():
+                    path.rename(self._sealing / path.name)
             self._sealing.rename(self._open)
 
     def publish(self, index: bytes) -> None:
@@ -192,7 +200,7 @@ class PartsFolder:
             FileExistsError: the set is sealed, or something is at its path but shards that belong to no part.
             WriterBusyError: the set is being sealed.
         """
-        self._check_open()
+        self.check_open()
         taken = FileExistsError(f"{self.target}: exists already; write to another path, or remove it first")
         with makes(self.target):
             self.target.mkdir(parents=True, exist_ok=True)
@@ -234,10 +242,11 @@ class PartsFolder:
             with makes(self.target):
                 yield
         except FileNotFoundError:
-            self._check_open()
+            self.check_open()
             raise
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise FileExistsError if the set is sealed, and WriterBusyError while that is being done."""
         if self.is_sealed:
             raise FileExistsError(f"{self.target}: this set is complete; write to another path, or remove it first")
         if self._sealing.exists():
@@ -245,10 +254,19 @@ class PartsFolder:
                 f"{self.target}: this set is being sealed; if that was interrupted, memload.seal ends it"
             )
 
+    @property
+    def _places(self) -> tuple[Path, Path, Path]:
+        """Where the parts can be, to be looked through in this order: a sealing may begin between two looks.
+
+        While the set is sealed, a writer can make an empty .parts again for a moment.
+        """
+        return self._claimed, self.path, self._claimed
+
     def _names(self) -> list[str]:
-        for folder in (self.path, self._claimed):
+        for folder in self._places:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return [path.name for path in folder.iterdir()]
+                if names := [path.name for path in folder.iterdir()]:
+                    return names
         return []
 
 
@@ -321,7 +339,9 @@ class Attempt:
         with contextlib.suppress(FileNotFoundError):  # it went with the job
             fsync_directory(self._folder.target)
         earlier = self._earlier()
-        _write_all(self._lock, part.dump())
+        with open(self._lock, "wb", closefd=False) as file:
+            file.write(part.dump())
+        os.fsync(self._lock)
         try:
             self._ticket.rename(self._complete)
         except FileNotFoundError:
@@ -360,7 +380,14 @@ class Attempt:
     def _made(self) -> int:
         for key, ticket in list(self._tickets()):
             self._remove_if_dead(key, ticket)
-        return os.open(self._ticket, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        lock = os.open(self._ticket, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            self._folder.check_open()  # .parts may be one that was made beside a sealing, whose parts are its own
+        except BaseException:
+            os.close(lock)
+            self._ticket.unlink(missing_ok=True)
+            raise
+        return lock
 
     def _earlier(self) -> CompletePart | None:
         """Return the complete attempt that this one will replace; a damaged one counts as none."""
@@ -421,10 +448,3 @@ def _is_foreign(target: Path) -> bool:
     except NotADirectoryError:
         return target.parent.is_dir()
     return bool(names) and PARTS_FOLDER not in names  # another writer may just have made it
-
-
-def _write_all(file: int, content: bytes) -> None:
-    view = memoryview(content)
-    while len(view):
-        view = view[os.write(file, view) :]
-    os.fsync(file)

@@ -586,6 +586,47 @@ def test_a_writer_that_begins_while_another_begins_or_seals(tmp_path, monkeypatc
         memload.write_part(tmp_path / "s", arrays(), part=0, parts=1)
 
 
+# A .parts that a writer makes beside a sealing, between its two looks for one
+
+
+@pytest.fixture
+def beside_a_sealing(tmp_path):
+    write_halves(tmp_path / "s")
+    (tmp_path / "s" / ".parts").rename(tmp_path / "s" / ".sealing")
+    (tmp_path / "s" / ".parts").mkdir()
+    return tmp_path / "s"
+
+
+@pytest.mark.parametrize("left", [[], ["00001-of-00002.0123abcd"]])
+def test_a_folder_made_beside_a_sealing_hides_no_part(beside_a_sealing, left):
+    for name in left:
+        (beside_a_sealing / ".parts" / name).touch()
+    memload.seal(beside_a_sealing)
+    check_sealed(beside_a_sealing)
+
+
+@pytest.mark.parametrize("left", [[], ["00001-of-00002.0123abcd"]])
+def test_a_sealing_that_fails_beside_such_a_folder_lets_writers_go_on(beside_a_sealing, left):
+    for name in left:
+        (beside_a_sealing / ".parts" / name).touch()
+    shard = next(beside_a_sealing.glob("shard-00001-*"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(memload.ShardFormatError, match=shard.name):
+        memload.seal(beside_a_sealing)
+    assert not (beside_a_sealing / ".sealing").exists()
+    write_halves(beside_a_sealing, [1])
+    memload.seal(beside_a_sealing)
+    check_sealed(beside_a_sealing)
+
+
+def test_a_writer_does_not_begin_in_such_a_folder(beside_a_sealing, monkeypatch):
+    monkeypatch.setattr(PartsFolder, "begin", lambda _: False)  # its looks were too early
+    with pytest.raises(memload.WriterBusyError, match="is being sealed"):
+        write_halves(beside_a_sealing, [1])
+    memload.seal(beside_a_sealing)
+    check_sealed(beside_a_sealing)
+
+
 # Two at once
 
 
