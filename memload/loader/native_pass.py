@@ -25,6 +25,7 @@ from memload.engine.request import PassRequest
 from memload.engine.tiers.pressure import watch_spares
 from memload.loader.history import Layers, PassHistory
 from memload.loader.state import LoaderState, given_generators
+from memload.memory.collector import finish
 from memload.sampling.row_plan import BatchFeed, Feed, Unplanned, feed
 from memload.stats import LoaderStats
 
@@ -200,8 +201,8 @@ class NativePass(BatchIterator):
         watch_spares()
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not exiting():  # when modules have lost their names, and what an iterator owns ends by itself
-            self.close()
+        if self._request is not None and not exiting():  # then modules have lost their names, and all ends by itself
+            finish(self.close)
 
     def _shutdown_workers(self) -> None:
         # Loaders written for torch's iterators call this at their end if they find `_workers`.

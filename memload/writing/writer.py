@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from memload.formats.shards.index import AnySpec
 from memload.formats.shards.ragged_input import AnyRows
 from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.staging import target_of
+from memload.memory.collector import finish
 from memload.memory.guards import check_space, full_disk, is_full
 from memload.sizes import parse_size
 from memload.writing.growing_set import GrowingSet
@@ -54,7 +56,7 @@ class RowWriter:
         self._buffer: RowBuffer | None = None
         self._into = into
         self._stream = ShardStream(into, fields, shard_bytes, rows)
-        weakref.finalize(self, _leave, self._stream, into)  # also at the end of the program
+        weakref.finalize(self, finish, partial(_leave, self._stream, into))  # also at the end of the program
 
     @property
     def rows_there(self) -> int:

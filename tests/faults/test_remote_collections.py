@@ -1,0 +1,91 @@
+"""Passes over a store that the collector of garbage ends, in threads that they wait for, or that wait for theirs."""
+
+import gc
+import sys
+import threading
+
+import pytest
+import torch
+from waiting import until
+
+import memload
+from memload.engine.read_ahead import ReadAhead
+from memload.formats.remote.cache_folder import PINNED
+from memload.formats.remote.claims import Claims
+from memload.memory import collector
+
+X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+
+
+@pytest.fixture
+def ds(tmp_path):
+    memload.write(tmp_path / "set", {"x": X}, shard_bytes=8 << 16, progress=False)
+    return memload.open(f"file://{tmp_path}/set", cache=tmp_path / "cache", cache_bytes="64MB")
+
+
+@pytest.fixture(autouse=True)
+def _collected_by_the_test_alone():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def cache_of(ds):
+    return ds.fields["x"].column.storages[0].origin
+
+
+def reading_ahead():
+    return [thread for thread in threading.enumerate() if thread.name == "memload-read-ahead"]
+
+
+def is_in(function):
+    """Return whether the thread that reads ahead is within a function."""
+    for thread in reading_ahead():
+        frame = sys._current_frames().get(thread.ident)
+        while frame is not None:
+            if frame.f_code is function.__code__:
+                return True
+            frame = frame.f_back
+    return False
+
+
+def into_a_cycle(it):
+    cycle = [it]
+    cycle.append(cycle)
+
+
+def is_pinned(ds):
+    table = cache_of(ds).table
+    return bool((table.states(0, table.blocks) & PINNED).any())
+
+
+def test_a_collection_under_a_lock_of_the_cache_waits_for_no_thread_that_needs_it(ds, monkeypatch):
+    monkeypatch.setattr(collector, "_LONGEST_WAIT", 0.2)
+    with cache_of(ds).claims.lock:
+        it = iter(memload.FastLoader(ds, 8, num_workers=1))  # plans at once
+        until(lambda: is_in(Claims.hold))
+        into_a_cycle(it)
+        del it
+        gc.collect()  # its thread waits for the lock
+    until(lambda: not reading_ahead())
+    until(lambda: not is_pinned(ds))
+    assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
+
+
+def test_a_thread_that_collects_its_own_pass_ends_and_lets_go_of_all_blocks(ds, monkeypatch):
+    monkeypatch.setattr(collector, "_LONGEST_WAIT", 0.2)
+    wait, is_garbage = ReadAhead._wait, threading.Event()
+
+    def wait_and_collect(self, seen):
+        if is_garbage.is_set():
+            gc.collect()
+        wait(self, seen)
+
+    monkeypatch.setattr(ReadAhead, "_wait", wait_and_collect)
+    it = iter(memload.FastLoader(ds, 2))
+    next(it)
+    into_a_cycle(it)
+    del it
+    is_garbage.set()
+    until(lambda: not reading_ahead())
+    until(lambda: not is_pinned(ds))

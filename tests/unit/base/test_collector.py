@@ -1,0 +1,80 @@
+import gc
+import threading
+import weakref
+
+import pytest
+
+from memload.memory import collector
+from memload.memory.collector import finish
+
+
+class Ended:
+    """Notes the threads that end it, once."""
+
+    def __init__(self, end):
+        self._end = end
+
+    def end(self):
+        self._end()
+
+    def __del__(self):
+        finish(self.end)
+
+
+@pytest.fixture(autouse=True)
+def _collected_by_the_test_alone():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_what_loses_its_last_name_ends_in_the_same_thread():
+    threads = []
+    ended = Ended(lambda: threads.append(threading.get_ident()))
+    del ended
+    assert threads == [threading.get_ident()]
+
+
+def test_what_is_collected_ends_in_another_thread_and_is_gone_after_one_collection():
+    threads = []
+    ended = Ended(lambda: threads.append(threading.get_ident()))
+    ended.itself = ended
+    gone = weakref.ref(ended)
+    del ended
+    gc.collect()
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+    assert gone() is None
+    ended = Ended(lambda: threads.append(threading.get_ident()))
+    del ended
+    assert threads[1:] == [threading.get_ident()]  # the collection is over
+
+
+def test_a_thread_that_collects_goes_on_where_the_end_waits_for_its_lock(monkeypatch):
+    monkeypatch.setattr(collector, "_LONGEST_WAIT", 0.1)
+    lock, ended = threading.Lock(), threading.Event()
+
+    def end():
+        with lock:
+            ended.set()
+
+    one = Ended(end)
+    one.itself = one
+    with lock:
+        del one
+        gc.collect()
+        assert not ended.is_set()
+    assert ended.wait(60)
+
+
+def test_where_no_thread_can_begin_the_end_comes_at_once(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(collector._thread, "start_new_thread", refuse)
+    threads = []
+    one = Ended(lambda: threads.append(threading.get_ident()))
+    one.itself = one
+    del one
+    gc.collect()
+    assert threads == [threading.get_ident()]
