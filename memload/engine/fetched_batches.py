@@ -13,20 +13,23 @@ import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from memload import _core
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.gatherer import AroundGatherer, Gatherer
 from memload.engine.read_ahead import ReadAhead
+from memload.engine.transforms.seeding import PassSeed
 from memload.formats.remote.admission import MOST_IN_FLIGHT
 from memload.formats.remote.block_cache import BlockCache
+from memload.memory.endings import each_once
 from memload.sampling.draws import Indices
 
 
 class FetchedBatches(AroundGatherer):
     """Gathers as another gatherer does, from blocks that are fetched ahead in the order of the plan.
+
+    Where all blocks are there when the pass begins, they stay there until it is closed, and nothing is fetched.
 
     Args:
         gatherer: what gathers.
@@ -40,21 +43,46 @@ class FetchedBatches(AroundGatherer):
         self, gatherer: Gatherer, source: GatherSpec, caches: Sequence[BlockCache], batch_rows: int, drop_last: bool
     ) -> None:
         super().__init__(gatherer)
-        columns = [one.column for one in source.fields.values()]
-        self._ahead = ReadAhead(gatherer, columns, caches, batch_rows, drop_last)
+        self._source, self._caches, self._cut = source, list(caches), (batch_rows, drop_last)
+        self._ahead: ReadAhead | None = None
+        self._pinned = list[_core.BlockTable]()  # whole
+        self._let_go = each_once(map(operator.attrgetter("let_go_all"), self._pinned))
         self._stopped = False
+
+    def begin(self, seed: PassSeed) -> None:
+        """Begin the pass: pin what is all there, or start to fetch ahead.
+
+        Raises:
+            ThreadLimitError: the system gives no thread.
+        """
+        self.gatherer.begin(seed)
+        tables = [cache.table for cache in self._caches]
+        try:
+            self._pinned.extend(filter(operator.methodcaller("hold_all"), tables))  # no interrupt divides one call
+        except BaseException:
+            self._let_go()
+            raise
+        if len(self._pinned) < len(tables):
+            self._let_go()
+            columns = [one.column for one in self._source.fields.values()]
+            self._ahead = ReadAhead(self.gatherer, columns, self._caches, *self._cut)
+            self._ahead.start()
+
+    @property
+    def _plan(self) -> ReadAhead | Gatherer:
+        return self._ahead or self.gatherer
 
     def extend(self, rows: Indices) -> None:
         """Append rows to the plan; batches are cut from them in order."""
-        self._ahead.extend(rows)
+        self._plan.extend(rows)
 
     def push(self, rows: Indices) -> None:
         """Append the rows of one batch to the plan."""
-        self._ahead.push(rows)
+        self._plan.push(rows)
 
     def finish(self) -> None:
         """Mark the end of the plan."""
-        self._ahead.finish()
+        self._plan.finish()
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, or a `BatchResult`; None at the end.
@@ -64,9 +92,11 @@ class FetchedBatches(AroundGatherer):
             DiskSpaceError, MemorySpaceError: there is no room for them.
             TimeoutError: it was not ready in time.
         """
-        began, ahead = time.monotonic(), self._ahead
-        with ahead.changed:
-            while not self._has_something():
+        if (ahead := self._ahead) is None:
+            return self.gatherer.next(timeout)
+        began = time.monotonic()
+        with ahead.lock:
+            while not self._has_something(ahead):
                 left = timeout - (time.monotonic() - began) if timeout else None
                 if left is not None and left <= 0:
                     raise TimeoutError
@@ -82,13 +112,13 @@ class FetchedBatches(AroundGatherer):
             ahead.gave()
         return batch
 
-    def _has_something(self) -> bool:
-        ahead = self._ahead
+    def _has_something(self, ahead: ReadAhead) -> bool:
         return ahead.pushed > ahead.delivered or ahead.error is not None or ahead.ended or self._stopped
 
     def is_ready(self) -> bool:
         """Whether the next batch may be taken without waiting."""
-        return self._ahead.pushed > self._ahead.delivered and self.gatherer.is_ready()
+        ahead = self._ahead
+        return (ahead is None or ahead.pushed > ahead.delivered) and self.gatherer.is_ready()
 
     def row_numbers(self) -> Indices:
         """Return the rows of the batch that `next` returned last."""
@@ -97,6 +127,8 @@ class FetchedBatches(AroundGatherer):
     def cancel(self) -> _core.PlanQueue:
         """Stop, and return the plan of the batches that `next` has not returned."""
         self._stopped = True
+        if self._ahead is None:
+            return self.gatherer.cancel()
         *batches, rest = self._ahead.stop()
         left = self.gatherer.cancel()
         for rows in batches:
@@ -106,57 +138,13 @@ class FetchedBatches(AroundGatherer):
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, let go of all blocks, and give memory and threads back, or keep the slots for a later pass."""
-        if not self._stopped:
+        try:
             self._stopped = True
-            self._ahead.stop()
-        self.gatherer.close(keep_slots, at_once)
-
-
-class HeldBatches(AroundGatherer):
-    """Gathers as another gatherer does, from blocks that are all there, and stay there until it is closed.
-
-    Args:
-        gatherer: what gathers.
-        caches: whose blocks are all held.
-    """
-
-    def __init__(self, gatherer: Gatherer, caches: Sequence[BlockCache]) -> None:
-        super().__init__(gatherer)
-        self._caches = list(caches)
-
-    def is_ready(self) -> bool:
-        """Whether the next batch may be taken without waiting."""
-        return self.gatherer.is_ready()
-
-    def row_numbers(self) -> Indices:
-        """Return the rows of the batch that `next` returned last."""
-        return self.gatherer.row_numbers()
-
-    def cancel(self) -> _core.PlanQueue:
-        """Stop gathering, and return the plan of the batches that `next` has not returned."""
-        return self.gatherer.cancel()
-
-    def close(self, keep_slots: bool, at_once: bool = False) -> None:
-        """Close what gathers, and let go of the blocks."""
-        super().close(keep_slots, at_once)
-        while self._caches:
-            self._caches.pop().table.let_go_all()
-
-
-def fetched(
-    gatherer: Gatherer, source: GatherSpec, caches: Sequence[BlockCache], batch_rows: int, drop_last: bool
-) -> Gatherer:
-    """Return what gathers from blocks that are fetched as the plan needs them; of a set that is all there, at once."""
-    with contextlib.ExitStack() as kept:
-        for cache in caches:
-            if not cache.table.hold_all():
-                break
-            kept.callback(cache.table.let_go_all)
-        else:
-            whole = HeldBatches(gatherer, caches)
-            kept.pop_all()
-            return whole
-    return FetchedBatches(gatherer, source, caches, batch_rows, drop_last)
+            if self._ahead is not None:
+                self._ahead.stop()
+            self.gatherer.close(keep_slots, at_once)
+        finally:
+            self._let_go()
 
 
 @contextlib.contextmanager
@@ -168,7 +156,7 @@ def held(source: GatherSpec, rows: Indices) -> Iterator[None]:
         ShardReadError, FileNotFoundError, PermissionError, DiskSpaceError, MemorySpaceError: as `BlockCache.hold`.
     """
     ends = list[Callable[[], None]]()
-    end_all = partial(any, map(operator.methodcaller("__call__"), ends))  # one call, which no interrupt divides
+    end_all = each_once(ends)
     try:
         for cache, blocks in _core.BlocksOf([one.column for one in source.fields.values()])(rows):
             cache.hold(blocks, ends)

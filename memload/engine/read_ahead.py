@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from memload.formats.remote.block_cache import NEVER, BlockCache
 from memload.formats.remote.link import link
 from memload.formats.remote.patience import Patience, Seen
 from memload.memory.budget import local_processes
+from memload.memory.endings import each_once
+from memload.memory.threads import started
 from memload.sampling.draws import Indices
 
 _LEAST_WINDOW = 16 << 20  # bytes of batches that are held ahead of the loop, where the cache has room for them
@@ -85,18 +89,23 @@ class HeldBatch:
         parts: for each cache its number, the blocks, and the place of the first use of these.
         missing: for each cache, once the batch is held, the blocks that are not there yet.
         nbytes: bytes of its blocks.
+        lets_go: for each cache, once the batch is held, what lets go of the blocks.
     """
 
     rows: Indices
     parts: list[tuple[int, Blocks, int]]
     missing: list[Blocks] = field(default_factory=list)
     nbytes: int = 0
+    lets_go: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.let_go = each_once(self.lets_go)
 
 
 class ReadAhead:
     """Holds the blocks of planned batches, in order, and gives each batch to a gatherer once its blocks are there.
 
-    A thread of its own does so, until `stop`.
+    A thread of its own does so, from `start` to `stop`.
 
     Args:
         gatherer: what gathers.
@@ -114,7 +123,8 @@ class ReadAhead:
         batch_rows: int,
         drop_last: bool,
     ) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()  # taken in C, which no interrupt divides, and not by the condition, in Python
+        self.changed = threading.Condition(self.lock)
         self.pushed = self.delivered = 0
         self.error: BaseException | None = None
         self.ended = False
@@ -138,13 +148,16 @@ class ReadAhead:
         self._most = min(cache.limit for cache in self._caches) // (2 * local_processes())
         self._fits = all(_fits(room, self._caches) for room in self._rooms)
         self._thread = threading.Thread(target=self._run, name="memload-read-ahead", daemon=True)
-        self._thread.start()
 
     # What the loop calls.
 
+    def start(self) -> None:
+        """Start the thread. Raises ThreadLimitError where the system gives none."""
+        started([self._thread])
+
     def extend(self, rows: Indices) -> None:
         """Append rows to the stream, of which batches are cut."""
-        with self.changed:
+        with self.lock:
             self._stream.append(rows)
             self._streamed += len(rows)
             self._cut_stream()
@@ -152,13 +165,13 @@ class ReadAhead:
 
     def push(self, rows: Indices) -> None:
         """Append a batch."""
-        with self.changed:
+        with self.lock:
             self._cut.append(rows)
         self._wake()
 
     def finish(self) -> None:
         """Mark the end of the plan."""
-        with self.changed:
+        with self.lock:
             self._finished = True
             if self._streamed and not self._drop_last:
                 self._cut.append(self._taken(self._streamed))
@@ -166,32 +179,33 @@ class ReadAhead:
 
     def gave(self) -> None:
         """Let go of the blocks of the batch that the loop has now."""
-        with self.changed:
+        with self.lock:
             self.delivered += 1
-            batch = self._out.popleft()
+            batch = self._out[0]
+            batch.let_go()  # before it is left out: an interrupt may come between any two steps
+            self._out.popleft()
             self._held_bytes -= batch.nbytes
-        self._let_go(batch)
         self._wake()
 
     def stop(self) -> list[Indices]:
-        """End the thread; return the rows of the batches that the gatherer did not get, and last those of none."""
-        with self.changed:
+        """End the thread; return the rows of the batches that the gatherer did not get, and last those of none.
+
+        May be called again, which ends what an interrupt has left.
+        """
+        with self.lock:
             self._stopped = True
             self.changed.notify_all()
         self._wake()
-        self._thread.join()
+        with contextlib.suppress(RuntimeError):  # it was not started
+            self._thread.join()
         left = [batch.rows for batch in (*self._held, *self._planned)] + list(self._cut)
         for batch in (*self._held, *self._out, *self._planned):  # of planned ones the first may be held in part
-            self._let_go(batch)
+            batch.let_go()
         for uses in self._uses:
             uses.end()
         for batches in (self._held, self._out, self._planned):
             batches.clear()
         return [*left, self._taken(self._streamed)]
-
-    def _let_go(self, batch: HeldBatch) -> None:
-        for cache, blocks, _ in batch.parts[: len(batch.missing)]:
-            self._caches[cache].let_go(blocks)
 
     def _wake(self) -> None:
         for room in self._rooms:
@@ -205,7 +219,7 @@ class ReadAhead:
         """Return the first rows of the stream."""
         pieces: list[Indices] = []
         self._streamed -= count
-        while count:
+        while count and self._stream:  # which an interrupt may have left with less
             rows = self._stream.popleft()
             pieces.append(rows[:count])
             if len(rows) > count:
@@ -223,7 +237,7 @@ class ReadAhead:
                 if not moved:
                     self._wait(seen)
         except BaseException as error:  # the loop raises it, behind the batches before
-            with self.changed:
+            with self.lock:
                 self.error = error
                 self.changed.notify_all()
 
@@ -244,7 +258,7 @@ class ReadAhead:
         """Find the blocks of some more batches."""
         done = 0
         while done < _ANALYSED_AT_ONCE and self._cut and self._foreseen < _MOST_FORESEEN and not self._stopped:
-            with self.changed:
+            with self.lock:
                 rows = self._cut.popleft()
             batch = HeldBatch(rows, [])
             for cache, blocks in self._find(rows):
@@ -269,11 +283,12 @@ class ReadAhead:
             batch = self._planned[0]
             for number, blocks, first in batch.parts[len(batch.missing) :]:
                 batch.missing.append(self._caches[number].begin(blocks))
+                batch.lets_go.append(partial(self._caches[number].let_go, blocks))
                 self._fetched_bytes += self._caches[number].bytes_of(batch.missing[-1])
                 self._uses[number].use(first, blocks)
                 self._foreseen -= len(blocks)
             self._begun_bytes += batch.nbytes
-            with self.changed:
+            with self.lock:
                 self._held_bytes += batch.nbytes
                 self._held.append(self._planned.popleft())
             done = True
@@ -298,7 +313,7 @@ class ReadAhead:
     def _push_more(self) -> bool:
         done = False
         while self._held and not self._stopped and self._is_there(self._held[0]):
-            with self.changed:
+            with self.lock:
                 batch = self._held.popleft()
                 self._out.append(batch)
             self._gatherer.push(batch.rows)
@@ -306,13 +321,13 @@ class ReadAhead:
             done = True
         if self._finished and not (self.ended or self._cut or self._planned or self._held):
             self._gatherer.finish()
-            with self.changed:
+            with self.lock:
                 self.ended = True
                 self.changed.notify_all()
         return done
 
     def _pushed_one(self) -> None:
-        with self.changed:
+        with self.lock:
             self.pushed += 1
             self.changed.notify_all()
 

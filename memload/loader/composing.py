@@ -117,9 +117,9 @@ def _layers(settings: Settings, request: PassRequest, history: PassHistory, kept
     if around is None:
         return Layers(gathers, None, outermost, arrival)
     if around.remote:
-        from memload.engine.fetched_batches import fetched
+        from memload.engine.fetched_batches import FetchedBatches
 
-        outermost = fetched(outermost, around.source, around.remote, around.batch_rows, around.drop_last)
+        outermost = FetchedBatches(outermost, around.source, around.remote, around.batch_rows, around.drop_last)
     if around.transform_pipeline is not None:
         from memload.engine.transforms.threads import Transforming
 

@@ -25,7 +25,7 @@ from memload.engine.request import PassRequest
 from memload.engine.tiers.pressure import watch_spares
 from memload.loader.history import Layers, PassHistory
 from memload.loader.state import LoaderState, given_generators
-from memload.memory.collector import finish
+from memload.memory.endings import finish
 from memload.sampling.row_plan import BatchFeed, Feed, Unplanned, feed
 from memload.stats import LoaderStats
 
@@ -50,7 +50,9 @@ class NativePass(BatchIterator):
         owner: the loader, which stays alive as long as the pass runs.
     """
 
-    _request: PassRequest | None = None  # None until the pass is complete: there is nothing to close before
+    _request: PassRequest | None = None  # of a pass that goes on
+    _is_open = False  # whether there is something to close; there is nothing until the pass is complete
+    _keeps = False  # whether the memory of the pass is kept for the next one
     _late = False  # whether the last wait for a batch ran into the timeout
     _workers: tuple[Any, ...] = ()  # code for stock iterators waits for these processes; here are none
 
@@ -81,7 +83,15 @@ class NativePass(BatchIterator):
             as_index=not request.batched,
         )
         self._batch_sampler: Any = request.batches
-        self._history, self._owner, self._request = history, owner, request
+        self._closing = threading.Lock()
+        self._history, self._owner, self._request, self._is_open = history, owner, request, True
+        try:
+            self._begin(request, state)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, request: PassRequest, state: LoaderState) -> None:
         drawn = self.progress.base_seed is None
         self._seed = state.drawn_seed(request, self.progress)
         self._gatherer.begin(self._seed)
@@ -125,6 +135,11 @@ class NativePass(BatchIterator):
             if self._request is None:
                 raise StopIteration
             batch = self._next(self._request)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt, which may have come between any two steps
+            self.close()
+            raise
         finally:
             self._lock.release()
         return batch if self._finish is None else self._finish(batch)
@@ -188,20 +203,25 @@ class NativePass(BatchIterator):
     def close(self) -> None:
         """Stop the threads and free the memory of the pass; batches of the loop stay valid. It may be called twice."""
         request, self._request = self._request, None
-        if request is None:
-            return
-        self._owner = None
-        history, keeps = self._history, bool(request.persistent_workers)
-        history.ended(self)
+        if request is not None:
+            self._keeps = bool(request.persistent_workers)
+            self._owner = None
+            self._history.ended(self)
+            self._history.finished += self.stats()
+        with self._closing:
+            if self._is_open:
+                self._end()
+                self._is_open = False  # the last: an interrupt may come before, and `close` be called again
+
+    def _end(self) -> None:
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
-        history.finished += self.stats()
-        self._gatherer.close(keeps, self._late)
-        history.kept = self.layers if keeps else None
+        self._gatherer.close(self._keeps, self._late)
+        self._history.kept = self.layers if self._keeps else None
         watch_spares()
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._request is not None and not exiting():  # then modules have lost their names, and all ends by itself
+        if self._is_open and not exiting():  # then modules have lost their names, and all ends by itself
             finish(self.close)
 
     def _shutdown_workers(self) -> None:

@@ -16,7 +16,7 @@ from memload.formats.shards.index import AnySpec
 from memload.formats.shards.ragged_input import AnyRows
 from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.staging import target_of
-from memload.memory.collector import finish
+from memload.memory.endings import finish
 from memload.memory.guards import check_space, full_disk, is_full
 from memload.sizes import parse_size
 from memload.writing.growing_set import GrowingSet

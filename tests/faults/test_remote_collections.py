@@ -12,7 +12,7 @@ import memload
 from memload.engine.read_ahead import ReadAhead
 from memload.formats.remote.cache_folder import PINNED
 from memload.formats.remote.claims import Claims
-from memload.memory import collector
+from memload.memory import endings
 
 X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
 
@@ -60,7 +60,7 @@ def is_pinned(ds):
 
 
 def test_a_collection_under_a_lock_of_the_cache_waits_for_no_thread_that_needs_it(ds, monkeypatch):
-    monkeypatch.setattr(collector, "_LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(endings, "_LONGEST_WAIT", 0.2)
     with cache_of(ds).claims.lock:
         it = iter(memload.FastLoader(ds, 8, num_workers=1))  # plans at once
         until(lambda: is_in(Claims.hold))
@@ -73,7 +73,7 @@ def test_a_collection_under_a_lock_of_the_cache_waits_for_no_thread_that_needs_i
 
 
 def test_a_thread_that_collects_its_own_pass_ends_and_lets_go_of_all_blocks(ds, monkeypatch):
-    monkeypatch.setattr(collector, "_LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(endings, "_LONGEST_WAIT", 0.2)
     wait, is_garbage = ReadAhead._wait, threading.Event()
 
     def wait_and_collect(self, seen):

@@ -2,6 +2,7 @@
 
 import dis
 import sys
+import threading
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,8 +12,9 @@ import torch
 from waiting import until
 
 import memload
-from memload.engine import fetched_batches
+from memload.engine import fetched_batches, read_ahead
 from memload.formats.remote import admission, block_cache, cache_folder, claims, link, request_threads, run_fetch
+from memload.loader import native_pass
 
 test = sys.modules[__name__]
 X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
@@ -48,10 +50,11 @@ def interrupts(at, names, modules):
             return None
         frame.f_trace_opcodes = True
         if event == "call":
-            before[frame] = "RESUME"
+            before[frame] = "RESUME", -1
         if event == "opcode":
-            looked = before[frame].startswith(LOOKS)
-            before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            name, place = before[frame]
+            looked = name.startswith(LOOKS) and ("JUMP" not in name or frame.f_lasti < place)  # it has jumped
+            before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]], frame.f_lasti
             seen.extend([None] * looked)
             if looked and len(seen) == at:
                 before.clear()
@@ -141,3 +144,33 @@ def test_an_interrupt_at_any_moment_of_a_request_leaves_nothing_in_flight(cache,
             cache.let_go(blocks)
         cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
     assert at > 5
+
+
+PASSES = ("begin", "start", "close", "_end", "stop", "let_go", "gave", "next", "_taken", "_next")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_interrupt_at_any_moment_of_a_pass_leaves_no_pins_and_no_thread(ds, cache, is_there):
+    """The thread that reads ahead would hold as much as half of the cache for as long as the process lives."""
+    blocks, at, was_interrupted = np.arange(cache.table.blocks), 0, True
+    loader = memload.FastLoader(ds, 16)
+    if is_there:
+        cache.hold(blocks)
+        cache.let_go(blocks)
+
+    def read():
+        one = iter(loader)
+        try:
+            next(one)
+        finally:
+            one.close()
+
+    while was_interrupted:
+        at += 1
+        was_interrupted = is_interrupted(read, at, PASSES, (fetched_batches, read_ahead, native_pass))
+        until(lambda: not any(thread.name == "memload-read-ahead" for thread in threading.enumerate()), 30)
+        assert not (cache.table.states(0, cache.table.blocks) & cache_folder.PINNED).any(), at
+        if not is_there:
+            until(lambda: not (cache.table.states(0, len(blocks)) & cache_folder.STATE == cache_folder.ARRIVING).any())
+            cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
+    assert at > 30

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from waiting import until
 
 import memload
 from memload import _core
-from memload.engine import fetched_batches
+from memload.engine.fetched_batches import FetchedBatches
 from memload.formats.remote import cache_folder, unfinished
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder
 from memload.formats.remote.descriptors import Descriptor
@@ -454,7 +455,8 @@ class Whole:
 
 
 def test_a_set_is_let_go_of_where_the_next_one_cannot_be_held():
-    first = Whole()
+    first, gatherer = Whole(), SimpleNamespace(rows=32, depth=1, begin=lambda seed: None)
+    batches = FetchedBatches(gatherer, None, [first, Whole(TimeoutError())], 8, False)
     with pytest.raises(TimeoutError):
-        fetched_batches.fetched(None, None, [first, Whole(TimeoutError())], 8, False)
+        batches.begin(None)
     assert first.holds == 0

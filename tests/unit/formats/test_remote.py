@@ -551,6 +551,7 @@ def test_batches_of_the_same_blocks_are_held_far_ahead(sets, proxy):
     ds, draw = memload.open("s3://bucket/plain", cache_bytes="1GB"), np.random.default_rng(0)
     batches, pushed = 60, Pushed(60)
     ahead = ReadAhead(pushed, [ds.fields["image"].column], [cache_of(ds)], 32, False)
+    ahead.start()
     try:
         for _ in range(batches):
             ahead.push(draw.permutation(ROWS)[:32])
@@ -572,6 +573,7 @@ def test_a_slow_link_has_batches_held_farther_ahead_where_the_room_is_small(sets
         monkeypatch.setattr(Admission, "product", on_its_way)
         pushed = Pushed(held)
         ahead = ReadAhead(pushed, [ds.fields["image"].column], [cache], 2, False)
+        ahead.start()
         try:
             for rows in batches:
                 ahead.push(rows)

@@ -4,8 +4,8 @@ import weakref
 
 import pytest
 
-from memload.memory import collector
-from memload.memory.collector import finish
+from memload.memory import endings
+from memload.memory.endings import finish
 
 
 class Ended:
@@ -51,7 +51,7 @@ def test_what_is_collected_ends_in_another_thread_and_is_gone_after_one_collecti
 
 
 def test_a_thread_that_collects_goes_on_where_the_end_waits_for_its_lock(monkeypatch):
-    monkeypatch.setattr(collector, "_LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(endings, "_LONGEST_WAIT", 0.1)
     lock, ended = threading.Lock(), threading.Event()
 
     def end():
@@ -71,7 +71,7 @@ def test_where_no_thread_can_begin_the_end_comes_at_once(monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(collector._thread, "start_new_thread", refuse)
+    monkeypatch.setattr(endings._thread, "start_new_thread", refuse)
     threads = []
     one = Ended(lambda: threads.append(threading.get_ident()))
     one.itself = one
