@@ -63,9 +63,7 @@ def surplus_of(
         renews: whether each step needs a copy of its batch, which is in the heap, since it changes it in place.
     """
     alive, twice, most = (int(step.peak(np.ones(1), times)) for times in (1.0, HEAP, bound.times))
-    gradients = (
-        nbytes_of(trained_parameters(models)) if accumulating else 0
-    )  # are there during all steps, and not among those of `step`
+    gradients = nbytes_of(trained_parameters(models)) if accumulating else 0  # there in all steps, not among `step`'s
     if twice - alive < LEAST or most + gradients + STEPS * each_bytes > SHARE * free_to_take():
         return bound
 
