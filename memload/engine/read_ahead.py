@@ -125,6 +125,7 @@ class ReadAhead:
     ) -> None:
         self.lock = threading.RLock()  # taken in C, which no interrupt divides, and not by the condition, in Python
         self.changed = threading.Condition(self.lock)
+        self._at_work = threading.RLock()  # the thread has it: Python takes one for ended once its join is interrupted
         self.pushed = self.delivered = 0
         self.error: BaseException | None = None
         self.ended = False
@@ -198,6 +199,10 @@ class ReadAhead:
         self._wake()
         with contextlib.suppress(RuntimeError):  # it was not started
             self._thread.join()
+        with self._at_work:
+            return self._end()
+
+    def _end(self) -> list[Indices]:
         left = [batch.rows for batch in (*self._held, *self._planned)] + list(self._cut)
         for batch in (*self._held, *self._out, *self._planned):  # of planned ones the first may be held in part
             batch.let_go()
@@ -230,6 +235,10 @@ class ReadAhead:
     # What the thread does.
 
     def _run(self) -> None:
+        with self._at_work:
+            self._work()
+
+    def _work(self) -> None:
         try:
             while not self._stopped:
                 seen = [Seen.of(room) for room in self._rooms]

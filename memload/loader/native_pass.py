@@ -63,7 +63,8 @@ class NativePass(BatchIterator):
         self._gatherer, self._finish = layers.outermost, layers.arrival.finish
         self._timeout = _seconds_of(request.timeout)
         self._asked = 0
-        self._lock = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
+        # Several threads may call next(), but samplers may be generators: one at a time. It knows whose it is.
+        self._lock = threading.RLock()
         # A stock iterator pulls a batch of indices for each next(); with workers, it also pulls several at its start.
         self._lead = operator.index(request.num_workers or 0) * operator.index(request.prefetch_factor or 0)
         self._started = time.perf_counter()
@@ -83,7 +84,7 @@ class NativePass(BatchIterator):
             as_index=not request.batched,
         )
         self._batch_sampler: Any = request.batches
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a handler of signals may close what is being closed
         self._history, self._owner, self._request, self._is_open = history, owner, request, True
         try:
             self._begin(request, state)
@@ -129,20 +130,27 @@ class NativePass(BatchIterator):
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
 
     def _in_turn(self) -> Any:
-        if not self._lock.acquire(blocking=False):
-            self._wait_for_turn()
+        try:
+            if not self._lock.acquire(blocking=False):
+                self._wait_for_turn()
+            batch = self._next_or_closed()
+        finally:
+            try:  # noqa: SIM105 - a function of C comes next, which no interrupt precedes
+                self._lock.release()
+            except RuntimeError:  # an interrupt, or the timeout, came before the lock was had
+                pass
+        return batch if self._finish is None else self._finish(batch)
+
+    def _next_or_closed(self) -> Any:
         try:
             if self._request is None:
                 raise StopIteration
-            batch = self._next(self._request)
+            return self._next(self._request)
         except Exception:
             raise
         except BaseException:  # an interrupt, which may have come between any two steps
             self.close()
             raise
-        finally:
-            self._lock.release()
-        return batch if self._finish is None else self._finish(batch)
 
     def _next(self, request: PassRequest) -> Any:
         batch = self._taken()
@@ -208,21 +216,29 @@ class NativePass(BatchIterator):
             self._owner = None
             self._history.ended(self)
             self._history.finished += self.stats()
+        if self._process != os.getpid():
+            return  # its threads and their memory are the parent's, of which another thread may have had the lock
         with self._closing:
             if self._is_open:
                 self._end()
                 self._is_open = False  # the last: an interrupt may come before, and `close` be called again
 
     def _end(self) -> None:
-        if self._process != os.getpid():
-            return  # its threads and their memory are the parent's
         self._gatherer.close(self._keeps, self._late)
         self._history.kept = self.layers if self._keeps else None
         watch_spares()
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._is_open and not exiting():  # then modules have lost their names, and all ends by itself
-            finish(self.close)
+        # At the exit modules have lost their names, and all ends by itself.
+        if self._is_open and not exiting() and self._process == os.getpid():
+            finish(self._close_for_good)
+
+    def _close_for_good(self) -> None:
+        try:
+            self.close()
+        except BaseException:  # an interrupt, after which nobody else will call `close` again
+            self.close()
+            raise
 
     def _shutdown_workers(self) -> None:
         # Loaders written for torch's iterators call this at their end if they find `_workers`.

@@ -6,19 +6,18 @@ import _thread
 import gc
 import operator
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 _LONGEST_WAIT = 5.0  # seconds, of a thread that collects garbage
-_collecting: list[int] = []  # the thread that does
+_phases: OrderedDict[str, Any] = OrderedDict(start=None, stop=None)  # of collections: the latest last, and what it told
+_here = threading.local()  # the same, of this thread's own collections
 
-
-def _note(phase: str, _: Any) -> None:
-    _collecting[:] = [threading.get_ident()] if phase == "start" else []
-
-
-gc.callbacks.append(_note)
+# Functions of C, since Ctrl-C that is pressed amid a collection would be raised in a callback of Python, and be lost.
+_notes: list[Callable[..., object]] = [partial(operator.setitem, _phases), _phases.move_to_end, partial(setattr, _here)]
+gc.callbacks += _notes
 
 
 def each_once(calls: Iterable[Callable[[], None]]) -> Callable[[], object]:
@@ -53,7 +52,7 @@ def finish(end: Callable[[], Any]) -> None:
         >>> finish(lambda: print("closed"))
         closed
     """
-    if _collecting != [threading.get_ident()]:
+    if not _is_collecting():
         end()
         return
     once, ended = iter([end]), _thread.allocate_lock()
@@ -66,6 +65,12 @@ def finish(end: Callable[[], Any]) -> None:
         return
     if not ended.acquire(timeout=_LONGEST_WAIT):
         _call(once)  # if that thread found no memory for its first step
+
+
+def _is_collecting() -> bool:
+    """Return whether this thread is amid a collection."""
+    phase, told = next(reversed(_phases.items()))
+    return phase == "start" and getattr(_here, phase, None) is told
 
 
 def _finish(once: Iterator[Callable[[], Any]], ended: _thread.LockType) -> None:

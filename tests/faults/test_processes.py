@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, StackDataset, TensorDataset
 from waiting import MOST_SECONDS
 
 import memload
+from memload.loader import native_pass
 
 needs_blocked_memory = pytest.mark.skipif(not can_block(), reason="this kernel does not give userfaultfd to this user")
 
@@ -337,6 +338,45 @@ def test_a_fork_while_a_thread_is_in_next_leaves_the_child_an_iterator_that_says
     sampler.go.set()
     thread.join(MOST_SECONDS)
     assert [batch[0].item() for batch in rest] == [1]
+
+
+def held_close(monkeypatch, iterator):
+    """Begin to close a pass in another thread; return what lets it go on."""
+    closes, go = threading.Event(), threading.Event()
+
+    def hold():
+        closes.set()
+        go.wait(MOST_SECONDS)
+
+    monkeypatch.setattr(native_pass, "watch_spares", hold)
+    thread = threading.Thread(target=iterator.close)
+    thread.start()
+    assert closes.wait(MOST_SECONDS)
+    return lambda: (go.set(), thread.join(MOST_SECONDS))
+
+
+def test_a_fork_while_a_thread_closes_a_pass_leaves_the_child_one_that_is_closed(monkeypatch):
+    iterator = iter(memload.FastLoader(TensorDataset(torch.arange(2))))
+    go_on = held_close(monkeypatch, iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        iterator.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go_on()
+
+
+def test_a_pass_may_be_closed_amid_its_close_as_by_a_handler_of_signals(monkeypatch):
+    iterator, again = iter(memload.FastLoader(TensorDataset(torch.arange(2)))), [1]
+    monkeypatch.setattr(native_pass, "watch_spares", lambda: again.pop() and iterator.close() if again else None)
+    thread = threading.Thread(target=iterator.close, daemon=True)
+    thread.start()
+    thread.join(MOST_SECONDS)
+    assert not thread.is_alive()
+    assert again == []
 
 
 def test_the_timeout_also_ends_the_wait_for_another_thread_that_is_in_next():

@@ -1,6 +1,8 @@
-"""Passes over a store that the collector of garbage ends, in threads that they wait for, or that wait for theirs."""
+"""Passes over a store that end while their own thread is at work: what the collector ends, and an interrupted close."""
 
 import gc
+import os
+import signal
 import sys
 import threading
 
@@ -89,3 +91,19 @@ def test_a_thread_that_collects_its_own_pass_ends_and_lets_go_of_all_blocks(ds, 
     is_garbage.set()
     until(lambda: not reading_ahead())
     until(lambda: not is_pinned(ds))
+
+
+def test_a_pass_whose_close_was_interrupted_waits_for_its_thread_when_it_is_closed_again(ds):
+    """Python takes a thread for ended once its join is interrupted; what that holds afterwards would stay pinned."""
+    with cache_of(ds).claims.lock:
+        it = iter(memload.FastLoader(ds, 8, num_workers=1))
+        until(lambda: is_in(Claims.hold))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            it.close()
+        again = threading.Thread(target=it.close)
+        again.start()
+        again.join(0.5)
+    again.join()
+    until(lambda: not reading_ahead())
+    assert not is_pinned(ds)

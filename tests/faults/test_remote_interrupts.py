@@ -3,6 +3,7 @@
 import dis
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
@@ -146,7 +147,13 @@ def test_an_interrupt_at_any_moment_of_a_request_leaves_nothing_in_flight(cache,
     assert at > 5
 
 
-PASSES = ("begin", "start", "close", "_end", "stop", "let_go", "gave", "next", "_taken", "_next")
+PASSES = ("begin", "start", "close", "_end", "stop", "let_go", "gave", "next", "_taken", "_next", "_next_or_closed")
+
+
+def leaves_nothing(cache):
+    """Wait until no thread reads ahead, and return whether no block is pinned."""
+    until(lambda: not any(thread.name == "memload-read-ahead" for thread in threading.enumerate()), 30)
+    return not (cache.table.states(0, cache.table.blocks) & cache_folder.PINNED).any()
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -168,9 +175,39 @@ def test_an_interrupt_at_any_moment_of_a_pass_leaves_no_pins_and_no_thread(ds, c
     while was_interrupted:
         at += 1
         was_interrupted = is_interrupted(read, at, PASSES, (fetched_batches, read_ahead, native_pass))
-        until(lambda: not any(thread.name == "memload-read-ahead" for thread in threading.enumerate()), 30)
-        assert not (cache.table.states(0, cache.table.blocks) & cache_folder.PINNED).any(), at
+        assert leaves_nothing(cache), at
         if not is_there:
             until(lambda: not (cache.table.states(0, len(blocks)) & cache_folder.STATE == cache_folder.ARRIVING).any())
             cache_folder.evicted(cache.table, blocks, cache.mirrors.place)
     assert at > 30
+
+
+def test_an_interrupt_at_any_moment_of_the_end_of_a_pass_that_nobody_has_leaves_nothing(ds, cache, monkeypatch):
+    """Python prints what is raised there, and goes on."""
+    loader, at, interrupted = memload.FastLoader(ds, 16), 0, [None]
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: interrupted.append(raised.exc_type))
+
+    def read():
+        one = iter(loader)
+        next(one)
+        sys.settrace(interrupts(at, ("close", "_end", "stop", "let_go"), (fetched_batches, read_ahead, native_pass)))
+        del one
+        sys.settrace(None)
+
+    while interrupted:
+        interrupted.clear()
+        at += 1
+        read()
+        assert leaves_nothing(cache), at
+    assert at > 10
+
+
+def test_an_interrupt_at_any_moment_of_the_turn_of_a_thread_leaves_the_next_one_its_turn(ds):
+    was_interrupted, at = True, 0
+    while was_interrupted:
+        at += 1
+        one = iter(memload.FastLoader(ds, 16, timeout=30))
+        was_interrupted = is_interrupted(partial(next, one), at, ("_in_turn", "_next_or_closed"), (native_pass,))
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(lambda rest: len(list(rest)), one).result() <= 2
+    assert at > 3

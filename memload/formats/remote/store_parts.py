@@ -221,8 +221,9 @@ class StoreParts:
         """Return False: a part that completes while the set is sealed does no harm, see the head of this file."""
         return False
 
-    def release(self) -> None:
-        """Do nothing, as `claim`."""
+    def release(self) -> bool:
+        """Do nothing, as `claim`; return True."""
+        return True
 
     def publish(self, index: bytes) -> None:
         """Give the set its index; it exists from then on. Raises FileExistsError where it has another one by now."""

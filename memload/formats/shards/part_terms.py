@@ -214,8 +214,12 @@ class Parts(Protocol):
         May be called again, by anybody.
         """
 
-    def release(self) -> None:
-        """Let writers complete parts again, because the set cannot be sealed yet."""
+    def release(self) -> bool:
+        """Let writers complete parts again, because the set cannot be sealed yet.
+
+        Returns:
+            False if another process has done so: what it met is no reason for this one to give up.
+        """
 
     def publish(self, index: bytes) -> None:
         """Give the set its index; it exists from then on. Raises FileExistsError where it has one by now."""

@@ -24,42 +24,33 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from memload.errors import ShardFormatError, WriterBusyError
+from memload.errors import WriterBusyError
+from memload.formats.shards.attempts import MOST_TRIES, Attempt
 from memload.formats.shards.index import (
     INDEX_NAME,
     JOB_PREFIX,
     PARTS_FOLDER,
     SEALING_FOLDER,
     ShardIndex,
-    ShardRecord,
     read_index,
 )
 from memload.formats.shards.part_terms import (
     CompletePart,
     PartNumber,
-    check_division,
-    forked,
     is_shard_of_part,
     job_ended,
     numbers_of,
     parsed_part,
-    part_in,
-    shard_name,
     taken_by_job,
-    ticket_of,
 )
 from memload.formats.shards.reading import check_shard
 from memload.formats.shards.staging import fsync_directory, makes, write_durably
-from memload.progress import note
-
-_MOST_TRIES = 10  # to begin, while other writers end and leave
 
 
 class PartsFolder:
@@ -92,14 +83,14 @@ class PartsFolder:
         if self._job:
             self.check_job()
             return False
-        if not self.path.exists() and _is_foreign(self.target):
-            self.check_open()  # a sealing may have begun meanwhile
+        if not any(place.exists() for place in self._places) and _is_foreign(self.target):
+            self.check_open()  # it may have been sealed meanwhile
             raise FileExistsError(
                 f"{self.target}: exists already, and no parts of a set are in it; write to another path"
             )
         is_new = not os.path.lexists(self.target)
         with makes(self.target):
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._make()
         try:
             self.check_open()
         except BaseException:
@@ -177,13 +168,25 @@ class PartsFolder:
         fsync_directory(self.target)
         return True
 
-    def release(self) -> None:
-        """Let writers complete parts again, because the set cannot be sealed yet."""
-        with contextlib.suppress(FileNotFoundError):
-            if self._open.exists():  # made again by a writer that has found meanwhile, or is about to, what is going on
+    def release(self) -> bool:
+        """Let writers complete parts again, because the set cannot be sealed yet; return False if others have done so.
+
+        A writer that made .parts again has found meanwhile, or is about to, what is going on. Its ticket stays with it.
+        """
+        for left in reversed(range(MOST_TRIES)):
+            with contextlib.suppress(FileNotFoundError):  # the writer removes both itself
                 for path in self._open.iterdir():
                     path.rename(self._sealing / path.name)
-            self._sealing.rename(self._open)
+            try:
+                self._sealing.rename(self._open)
+            except FileNotFoundError:
+                return False
+            except OSError:  # a ticket came meanwhile
+                if not left:
+                    raise
+            else:
+                return True
+        raise AssertionError
 
     def publish(self, index: bytes) -> None:
         """Give the set its index; it exists from then on."""
@@ -254,6 +257,13 @@ class PartsFolder:
                 f"{self.target}: this set is being sealed; if that was interrupted, memload.seal ends it"
             )
 
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            if self.path.is_file():  # asked once: a sealing may take a directory away between two questions
+                raise
+
     @property
     def _places(self) -> tuple[Path, Path, Path]:
         """Where the parts can be, to be looked through in this order: a sealing may begin between two looks.
@@ -262,181 +272,15 @@ class PartsFolder:
         """
         return self._claimed, self.path, self._claimed
 
-    def _names(self) -> list[str]:
-        for folder in self._places:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                if names := [path.name for path in folder.iterdir()]:
-                    return names
-        return []
-
-
-class Attempt:
-    """One writer of one part, from its construction to `publish` or `discard`.
-
-    It belongs to the process that made it.
-
-    Args:
-        folder: the parts of the set.
-        number: which part.
-
-    Raises:
-        FileExistsError, WriterBusyError: the set is sealed or being sealed, or something else is at its path.
-        FileNotFoundError: the job of the parts has ended.
-        ValueError: parts of another division of the set are there.
-    """
-
-    durable = True
-
-    def __init__(self, folder: PartsFolder, number: PartNumber) -> None:
-        self.number, self.disk = number, folder.target
-        self._folder = folder
-        self._process = os.getpid()
-        self._complete = folder.path / f"{number.name}.json"
-        self.key = uuid.uuid4().hex[:8]
-        self._ticket = folder.path / f"{number.name}.{self.key}"
-        self._lock = self._begin()
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    @property
-    def scratch(self) -> Path:
-        """The path of a file for rows that arrive in pieces."""
-        return self._ticket.with_name(f"{self._ticket.name}.rows")
-
-    def most_on_disk(self, shard_bytes: int) -> int | None:  # noqa: ARG002 - as in other places
-        """Return None: all shards of the part stay there."""
-        return None
-
-    def others(self) -> Iterator[CompletePart]:
-        """Yield the other parts of the set that are complete. Raises ShardFormatError as `PartsFolder.read`."""
-        for number in self._folder.numbers()[0]:
-            if number != self.number and (part := self._folder.read(number)) is not None:
-                yield part
-
-    def shard(self, number: int) -> Path:
-        """Return the path of a shard of this attempt."""
-        return self._folder.target / shard_name(self.number, self.key, number)
-
-    def memory(self, nbytes: int) -> None:
-        """Return None: shards are written to files."""
-
-    def add(self, shard: ShardRecord) -> None:
-        """Take a shard that is complete, and lies where it stays."""
-
-    def check_process(self) -> None:
-        """Raise RuntimeError in a process other than the one that made this."""
-        if os.getpid() != self._process:
-            raise forked(self._folder.target, self.number, self._process, "here instead")
-
-    def publish(self, part: CompletePart, progress: bool | None) -> CompletePart:
-        """Complete the part, and return what counts: this attempt, or another one that took its place meanwhile.
-
-        Raises:
-            WriterBusyError: another writer took this one for dead, and is at work on the part.
-            FileNotFoundError: the job of this part has ended.
-        """
-        self.check_process()
-        with contextlib.suppress(FileNotFoundError):  # it went with the job
-            fsync_directory(self._folder.target)
-        earlier = self._earlier()
-        with open(self._lock, "wb", closefd=False) as file:
-            file.write(part.dump())
-        os.fsync(self._lock)
-        try:
-            self._ticket.rename(self._complete)
-        except FileNotFoundError:
-            return self._overtaken(progress)
-        with contextlib.suppress(FileNotFoundError):  # it is being sealed, and has its index on the disk soon
-            fsync_directory(self._folder.path)
-        self._close()
-        for shard in () if earlier is None else earlier.index.shards:
-            (self._folder.target / shard.file).unlink(missing_ok=True)
-        return part
-
-    def discard(self) -> None:
-        """Remove the files of this attempt, and nothing else. May be called again, also after `publish`."""
-        if self._lock >= 0 and os.getpid() == self._process:
-            self._ticket.unlink(missing_ok=True)
-            self._remove_files(self.key, self._ticket)
-            self._folder.leave(self._is_new)
-        self._close()
-
-    def _begin(self) -> int:
-        """Make the ticket, and return its descriptor. Another writer may remove empty directories meanwhile."""
-        for left in reversed(range(_MOST_TRIES)):
-            self._is_new = self._folder.begin()
-            try:
-                check_division(self._folder.target, self._folder.numbers()[0], self.number)
-                with self._folder.still_open():
-                    return self._made()
-            except FileNotFoundError:
-                if not left:
-                    raise
-            except BaseException:
-                self._folder.leave(self._is_new)
-                raise
-        raise AssertionError
-
-    def _made(self) -> int:
-        for key, ticket in list(self._tickets()):
-            self._remove_if_dead(key, ticket)
-        lock = os.open(self._ticket, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            self._folder.check_open()  # .parts may be one that was made beside a sealing, whose parts are its own
-        except BaseException:
-            os.close(lock)
-            self._ticket.unlink(missing_ok=True)
-            raise
-        return lock
-
-    def _earlier(self) -> CompletePart | None:
-        """Return the complete attempt that this one will replace; a damaged one counts as none."""
-        with contextlib.suppress(ShardFormatError):
-            return self._folder.read(self.number)
-        return None
-
-    def _overtaken(self, progress: bool | None) -> CompletePart:
-        """Discard this attempt in favour of a complete one, where there is one."""
-        self.discard()
-        if self._folder.is_sealed:
-            note(f"{self._folder.target}: sealed meanwhile, with {self.number} by another writer", progress)
-            return part_in(self._folder.index(), self.number)
-        other = self._earlier()
-        if other is None:
-            self._folder.check_job()
-            raise WriterBusyError(
-                f"{self._folder.target}: another writer of {self.number} took this one for dead, since its file system "
-                "has no locks between machines, and is at work on it; its rows are kept instead"
-            )
-        note(f"{self._folder.target}: {self.number} was completed by another writer meanwhile", progress)
-        return other
-
-    def _tickets(self) -> Iterator[tuple[str, Path]]:
-        for path in self._folder.path.iterdir():
-            found = ticket_of(path.name)
-            if found is not None and found[0] == self.number:
-                yield found[1], path
-
-    def _remove_if_dead(self, key: str, ticket: Path) -> None:
-        """Remove the files of an attempt whose writer has ended, as its lock tells."""
-        with contextlib.suppress(OSError):  # alive, gone meanwhile, or on a file system without locks
-            lock = os.open(ticket, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                ticket.unlink()  # it can complete no more
-                self._remove_files(key, ticket)
-            finally:
-                os.close(lock)
-
-    def _remove_files(self, key: str, ticket: Path) -> None:
-        for path in self._folder.target.glob(f"shard-{self.number.part:05d}-{key}-*.safetensors"):
-            path.unlink(missing_ok=True)
-        ticket.with_name(f"{ticket.name}.rows").unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+    def _names(self) -> set[str]:
+        names = set[str]()
+        for _ in range(MOST_TRIES):  # sealings that begin and fail may pass by all looks
+            for folder in self._places:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    names.update(path.name for path in folder.iterdir())
+            if names:
+                break
+        return names
 
 
 def _is_foreign(target: Path) -> bool:

@@ -46,12 +46,20 @@ def seal_parts(folder: Parts, parts: int | None) -> None:
         folder.check(index)
         folder.publish(dump_index(index))
     except BaseException as error:
-        if folder.is_sealed and isinstance(error, OSError | ValueError):  # by another process, meanwhile
+        may_be_of_others = isinstance(error, OSError | ValueError)  # that have sealed, or released, meanwhile
+        if may_be_of_others and folder.is_sealed:
             index = _sealed(folder, parts)
-        else:
-            folder.release()
+        elif not _is_released(folder, claimed, error) or not may_be_of_others:
             raise
+        else:
+            seal_parts(folder, parts)
+            return
     folder.clear(index)
+
+
+def _is_released(folder: Parts, claimed: bool, error: BaseException) -> bool:
+    """Release what was claimed; return whether another process did so while this one relied on it."""
+    return (claimed and isinstance(error, FileNotFoundError)) or not folder.release()
 
 
 def check_agreement(part: CompletePart, other: CompletePart) -> None:

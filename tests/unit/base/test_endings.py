@@ -1,6 +1,9 @@
+import _thread
 import gc
 import threading
 import weakref
+from collections import defaultdict
+from functools import partial
 
 import pytest
 
@@ -50,6 +53,20 @@ def test_what_is_collected_ends_in_another_thread_and_is_gone_after_one_collecti
     assert threads[1:] == [threading.get_ident()]  # the collection is over
 
 
+def test_what_another_thread_lets_go_of_amid_the_collection_ends_in_that_thread():
+    threads = []
+
+    def end():
+        Ended(lambda: threads.append(threading.get_ident()))
+        threads.append(threading.get_ident())
+
+    one = Ended(end)
+    one.itself = one
+    del one
+    gc.collect()
+    assert threads == [threads[1]] * 2
+
+
 def test_a_thread_that_collects_goes_on_where_the_end_waits_for_its_lock(monkeypatch):
     monkeypatch.setattr(endings, "_LONGEST_WAIT", 0.1)
     lock, ended = threading.Lock(), threading.Event()
@@ -78,3 +95,12 @@ def test_where_no_thread_can_begin_the_end_comes_at_once(monkeypatch):
     del one
     gc.collect()
     assert threads == [threading.get_ident()]
+
+
+def test_an_interrupt_amid_a_collection_is_not_lost():
+    one, interrupts = partial(bool), defaultdict(_thread.interrupt_main)
+    one.itself, interrupted = one, weakref.ref(one, interrupts.__missing__)  # no function of Python, as Ctrl-C is none
+    hash(interrupted)
+    del one
+    with pytest.raises(KeyboardInterrupt):
+        gc.collect()

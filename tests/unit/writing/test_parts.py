@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import memload
 from memload.cli.main import main
-from memload.formats.shards import parts as parts_on_disk
-from memload.formats.shards import staging
+from memload.formats.shards import attempts, staging
+from memload.formats.shards.part_terms import PartNumber
 from memload.formats.shards.parts import PartsFolder
 
 ROWS = 24
@@ -627,6 +627,141 @@ def test_a_writer_does_not_begin_in_such_a_folder(beside_a_sealing, monkeypatch)
     check_sealed(beside_a_sealing)
 
 
+def test_a_writer_that_begins_in_such_a_folder_as_the_set_is_sealed_is_told_so(beside_a_sealing, monkeypatch):
+    memload.seal(beside_a_sealing)
+    (beside_a_sealing / ".parts").mkdir()
+    monkeypatch.setattr(PartsFolder, "begin", lambda _: False)
+    with pytest.raises(FileExistsError, match="this set is complete"):
+        write_halves(beside_a_sealing, [1])
+    check_sealed(beside_a_sealing)
+
+
+def before(monkeypatch, owner, name, which, happens):
+    """Have something happen before the first call of a function whose first argument is `which`."""
+    real, left = getattr(owner, name), [happens]
+
+    def call(first, *args, **options):
+        if left and which(first):
+            left.pop()()
+        return real(first, *args, **options)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def is_named(name):
+    return lambda path: Path(path).name == name
+
+
+@pytest.mark.parametrize(("moved", "happens"), [("00001-of-00002.0123abcd", Path.unlink), (".sealing", Path.touch)])
+def test_a_sealing_that_fails_lets_writers_go_on_while_a_ticket_comes_or_goes(
+    beside_a_sealing, monkeypatch, moved, happens
+):
+    ticket = beside_a_sealing / ".parts" / "00001-of-00002.0123abcd"
+    if happens is Path.unlink:
+        ticket.touch()
+    shard = next(beside_a_sealing.glob("shard-00001-*"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    before(monkeypatch, Path, "rename", is_named(moved), lambda: happens(ticket))
+    with pytest.raises(memload.ShardFormatError, match=shard.name):
+        memload.seal(beside_a_sealing)
+    write_halves(beside_a_sealing, [1])
+    memload.seal(beside_a_sealing)
+    check_sealed(beside_a_sealing)
+
+
+def test_a_folder_made_between_two_looks_hides_no_part(beside_a_sealing, monkeypatch):
+    parts, sealing = beside_a_sealing / ".parts", beside_a_sealing / ".sealing"
+    sealing.rename(parts)
+
+    def claim():
+        parts.rename(sealing)
+        parts.mkdir()
+        (parts / "00001-of-00002.0123abcd").touch()
+
+    before(monkeypatch, Path, "iterdir", is_named(".parts"), claim)
+    memload.seal(beside_a_sealing)
+    check_sealed(beside_a_sealing)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_sealing_goes_on_after_another_one_has_failed(tmp_path, monkeypatch, replaces):
+    write_halves(tmp_path / "s")
+
+    def fail():
+        PartsFolder(tmp_path / "s").release()
+        if replaces:
+            write_halves(tmp_path / "s", [1], resume=False)
+
+    before(monkeypatch, PartsFolder, "check", lambda _: True, fail)
+    memload.seal(tmp_path / "s")
+    check_sealed(tmp_path / "s")
+
+
+def test_a_sealing_that_fails_while_a_writer_begins_refuses_it_no_place(tmp_path, monkeypatch):
+    write_halves(tmp_path / "s")
+    folder, looks = PartsFolder(tmp_path / "s"), []
+    look = PartsFolder.check_open
+
+    def look_and_claim(self):
+        if looks == [1]:
+            folder.release()
+        look(self)
+        looks.append(1)
+        if looks == [1]:
+            folder.claim()
+
+    monkeypatch.setattr(PartsFolder, "check_open", look_and_claim)
+    write_halves(tmp_path / "s", [1], resume=False)
+    memload.seal(tmp_path / "s")
+    check_sealed(tmp_path / "s")
+
+
+def test_a_sealing_that_begins_while_a_writer_makes_the_folder_is_what_the_writer_is_told(tmp_path, monkeypatch):
+    write_halves(tmp_path / "s")
+    mkdir = os.mkdir
+
+    def make(path, *args, **options):
+        try:
+            mkdir(path, *args, **options)
+        except FileExistsError:
+            PartsFolder(tmp_path / "s").claim()
+            raise
+
+    monkeypatch.setattr(os, "mkdir", make)
+    with pytest.raises(memload.WriterBusyError, match="is being sealed"):
+        write_halves(tmp_path / "s", [1], resume=False)
+    memload.seal(tmp_path / "s")
+    check_sealed(tmp_path / "s")
+
+
+def test_a_writer_that_has_not_locked_its_ticket_yet_is_not_dead(tmp_path, monkeypatch):
+    write_halves(tmp_path / "s", [0])
+
+    def begin_another():
+        memload.write_part(tmp_path / "s", {name: rows[:5] for name, rows in arrays().items()}, part=1, parts=2)
+
+    before(monkeypatch, fcntl, "flock", lambda _: True, begin_another)
+    assert memload.write_part(tmp_path / "s", arrays(12), part=1, parts=2).rows == 12
+    memload.seal(tmp_path / "s")
+    check_sealed(tmp_path / "s")
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_an_interrupt_as_soon_as_a_part_is_complete_removes_no_shard_of_it(tmp_path, monkeypatch, is_sealed):
+    write_halves(tmp_path / "s")
+
+    def interrupt():
+        if is_sealed:
+            memload.seal(tmp_path / "s")
+        raise KeyboardInterrupt
+
+    before(monkeypatch, attempts, "fsync_directory", is_named(".parts"), interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_halves(tmp_path / "s", [1], resume=False)
+    memload.seal(tmp_path / "s")
+    check_sealed(tmp_path / "s")
+
+
 # Two at once
 
 
@@ -713,7 +848,7 @@ def test_a_writer_that_was_taken_for_dead_says_so_if_the_other_is_not_done(tmp_p
     taken = []
 
     def begin_another():
-        taken.append(parts_on_disk.Attempt(parts_on_disk.PartsFolder(path), parts_on_disk.PartNumber(1, 2)))
+        taken.append(PartsFolder(path).attempt(PartNumber(1, 2)))
 
     with pytest.raises(memload.WriterBusyError, match="another writer of part 1 of 2 took this one for dead"):
         memload.write_part(path, one_by_one(12, 24, 20, begin_another), part=1, parts=2, shard_bytes=200)
