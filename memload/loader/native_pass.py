@@ -87,18 +87,15 @@ class NativePass(BatchIterator):
         self._closing = threading.RLock()  # a handler of signals may close what is being closed
         self._history, self._owner, self._request, self._is_open = history, owner, request, True
         try:
-            self._begin(request, state)
+            drawn = self.progress.base_seed is None
+            self._seed = state.drawn_seed(request, self.progress)
+            self._gatherer.begin(self._seed)
+            if self._lead:
+                self._start(state, drawn)
+            state.begun()
         except BaseException:
             self.close()
             raise
-
-    def _begin(self, request: PassRequest, state: LoaderState) -> None:
-        drawn = self.progress.base_seed is None
-        self._seed = state.drawn_seed(request, self.progress)
-        self._gatherer.begin(self._seed)
-        if self._lead:
-            self._start(state, drawn)
-        state.begun()
 
     def _start(self, state: LoaderState, anew: bool) -> None:
         """Pull the batches of indices that stock workers get when they start, or when they begin another pass."""

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
+from block_sets import cache_of, rows_of_blocks
 from waiting import MOST_SECONDS, until
 
 import memload
@@ -15,7 +15,7 @@ from memload.formats.remote import admission, repeating
 from memload.formats.remote.cache_folder import ARRIVING, OF_OTHERS, PRESENT, STATE
 from memload.formats.remote.link import link
 
-X = torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+X = rows_of_blocks(64)
 URL = "s3://bucket/claims"
 SIZE = 1 << 16  # bytes of a block
 ROOMS = itertools.count(64 << 20)  # so that each set has blocks of its own, as one in another process has
@@ -33,9 +33,7 @@ def in_store(tmp_path_factory, store_server):
 @pytest.fixture
 def opened(in_store, proxy, tmp_path):
     """Return a function that opens the blocks of the set as a further process does, in one folder."""
-    return lambda: (
-        memload.open(URL, cache=tmp_path / "cache", cache_bytes=next(ROOMS)).fields["x"].column.storages[0].origin
-    )
+    return lambda: cache_of(memload.open(URL, cache=tmp_path / "cache", cache_bytes=next(ROOMS)))
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ import threading
 
 import pytest
 import torch
+from block_sets import cache_of, is_pinned, rows_of_blocks
 from waiting import until
 
 import memload
 from memload.engine.read_ahead import ReadAhead
-from memload.formats.remote.cache_folder import PINNED
 from memload.formats.remote.claims import Claims
 from memload.memory import endings
 
-X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+X = rows_of_blocks(32)
 
 
 @pytest.fixture
@@ -30,10 +30,6 @@ def _collected_by_the_test_alone():
     gc.disable()
     yield
     gc.enable()
-
-
-def cache_of(ds):
-    return ds.fields["x"].column.storages[0].origin
 
 
 def reading_ahead():
@@ -56,11 +52,6 @@ def into_a_cycle(it):
     cycle.append(cycle)
 
 
-def is_pinned(ds):
-    table = cache_of(ds).table
-    return bool((table.states(0, table.blocks) & PINNED).any())
-
-
 def test_a_collection_under_a_lock_of_the_cache_waits_for_no_thread_that_needs_it(ds, monkeypatch):
     monkeypatch.setattr(endings, "_LONGEST_WAIT", 0.2)
     with cache_of(ds).claims.lock:
@@ -70,7 +61,7 @@ def test_a_collection_under_a_lock_of_the_cache_waits_for_no_thread_that_needs_i
         del it
         gc.collect()  # its thread waits for the lock
     until(lambda: not reading_ahead())
-    until(lambda: not is_pinned(ds))
+    until(lambda: not is_pinned(cache_of(ds)))
     assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
 
 
@@ -90,7 +81,7 @@ def test_a_thread_that_collects_its_own_pass_ends_and_lets_go_of_all_blocks(ds, 
     del it
     is_garbage.set()
     until(lambda: not reading_ahead())
-    until(lambda: not is_pinned(ds))
+    until(lambda: not is_pinned(cache_of(ds)))
 
 
 def test_a_pass_whose_close_was_interrupted_waits_for_its_thread_when_it_is_closed_again(ds):
@@ -106,4 +97,4 @@ def test_a_pass_whose_close_was_interrupted_waits_for_its_thread_when_it_is_clos
         again.join(0.5)
     again.join()
     until(lambda: not reading_ahead())
-    assert not is_pinned(ds)
+    assert not is_pinned(cache_of(ds))

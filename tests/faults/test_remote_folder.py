@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from block_sets import cache_of, rows_of_blocks
 from programs import run
 from waiting import until
 
@@ -19,7 +20,7 @@ from memload.cli.main import main
 from memload.formats.remote import cache_folder
 from memload.formats.remote.cache_folder import evicted
 
-X = torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+X = rows_of_blocks(64)
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +34,6 @@ def sets(tmp_path_factory):
 
 def opened(sets, folder, name="one"):
     return memload.open(f"file://{sets / name}", cache=folder, cache_bytes="64MB")
-
-
-def cache_of(ds):
-    return ds.fields["x"].column.storages[0].origin
 
 
 def read(sets, folder, name="one"):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
+from block_sets import cache_of, is_pinned, rows_of_blocks
 from waiting import until
 
 import memload
@@ -18,7 +18,7 @@ from memload.formats.remote import admission, block_cache, cache_folder, claims,
 from memload.loader import native_pass
 
 test = sys.modules[__name__]
-X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+X = rows_of_blocks(32)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def ds(tmp_path):
 
 @pytest.fixture
 def cache(ds):
-    return ds.fields["x"].column.storages[0].origin
+    return cache_of(ds)
 
 
 LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
@@ -99,14 +99,14 @@ def test_an_interrupt_at_any_moment_of_a_read_leaves_no_pins(ds, cache):
 
     def read():
         with fetched_batches.held(source, rows):
-            assert (cache.table.states(0, cache.table.blocks) & cache_folder.PINNED).any()
+            assert is_pinned(cache)
 
     while was_interrupted:
         at += 1
         was_interrupted = is_interrupted(
             read, at, ("read", "held", "hold", "_wait_for", "_begun", "let_go"), (fetched_batches, block_cache, test)
         )
-        assert not (cache.table.states(0, cache.table.blocks) & cache_folder.PINNED).any(), at
+        assert not is_pinned(cache), at
     assert at > 20
 
 
@@ -119,7 +119,7 @@ def test_a_read_that_ends_as_an_interrupt_comes_leaves_no_pins(cache):
         cache.let_go(blocks)
 
     is_interrupted(let_go, 2, ("let_go",), (block_cache, test))
-    assert not (cache.table.states(0, cache.table.blocks) & cache_folder.PINNED).any()
+    assert not is_pinned(cache)
 
 
 ASKS = ("fetch", "_enter_with", "enter", "_begin", "try_run", "_started", "_ask_on_loop", "submit", "admission")
@@ -153,7 +153,7 @@ PASSES = ("begin", "start", "close", "_end", "stop", "let_go", "gave", "next", "
 def leaves_nothing(cache):
     """Wait until no thread reads ahead, and return whether no block is pinned."""
     until(lambda: not any(thread.name == "memload-read-ahead" for thread in threading.enumerate()), 30)
-    return not (cache.table.states(0, cache.table.blocks) & cache_folder.PINNED).any()
+    return not is_pinned(cache)
 
 
 @pytest.mark.parametrize("is_there", [False, True])

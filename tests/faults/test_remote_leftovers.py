@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from block_sets import cache_of, is_pinned, some
 from children import in_fork
 from waiting import MOST_SECONDS, until
 
@@ -17,7 +18,7 @@ import memload
 from memload.engine import read_ahead
 from memload.formats.remote import admission, repeating
 from memload.formats.remote import link as link_module
-from memload.formats.remote.cache_folder import ARRIVING, PINNED, STATE
+from memload.formats.remote.cache_folder import ARRIVING, STATE
 from memload.formats.remote.link import link
 from memload.formats.remote.patience import Patience
 from memload.formats.remote.run_fetch import RunFetch
@@ -46,20 +47,8 @@ def opened(in_store, proxy):
     return partial(memload.open, URL, cache_bytes=next(ROOMS))
 
 
-def cache_of(ds):
-    return ds.fields["x"].column.storages[0].origin
-
-
-def some(cache, bits, value):
-    return bool((cache.table.states(0, cache.table.blocks) & bits == value).any())
-
-
 def is_fetching(cache):
     return some(cache, STATE, ARRIVING)
-
-
-def is_pinned(cache):
-    return some(cache, PINNED, PINNED)
 
 
 def assert_readable(cache, blocks):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from block_sets import cache_of, rows_of_blocks
 from waiting import until
 
 import memload
@@ -21,7 +22,7 @@ from memload.formats.remote import cache_folder, unfinished
 from memload.formats.remote.cache_folder import CachedSet, CacheFolder
 from memload.formats.remote.descriptors import Descriptor
 
-X = torch.arange(1, 33, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+X = rows_of_blocks(32)
 
 
 IS_KILLED = """
@@ -54,10 +55,6 @@ def folder(tmp_path):
 
 def opened(url, folder):
     return memload.open(url, cache=folder, cache_bytes="64MB")
-
-
-def cache_of(ds):
-    return ds.fields["x"].column.storages[0].origin
 
 
 def filled(url, folder):

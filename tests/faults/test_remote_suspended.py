@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from block_sets import rows_of_blocks
 from waiting import until
 
 import memload
@@ -20,7 +21,7 @@ from memload.formats.remote.cache_folder import OF_OTHERS, CacheFolder
 from memload.formats.remote.patience import Patience
 from memload.memory import file_locks
 
-X = torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T.contiguous()  # rows of a block of 64 KiB each
+X = rows_of_blocks(64)
 READS = """
 import sys
 import torch
