@@ -3,6 +3,7 @@
 import ast
 import doctest
 import functools
+import gc
 import importlib
 import inspect
 import re
@@ -45,6 +46,15 @@ def module_name(path):
 MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
 ROOMS = [name for name, path in MODULES.items() if path.name != "__init__.py"]
 WITH_EXAMPLES = [name for name in ROOMS if ">>> " in MODULES[name].read_text()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees_that_no_collection_goes_through():
+    """Half a million nodes, through which Python's collector of garbage would go again and again."""
+    gc.disable()
+    yield
+    tree_of.cache_clear()
+    gc.enable()
 
 
 @functools.cache
