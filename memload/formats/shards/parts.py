@@ -5,6 +5,7 @@
     NAME/.parts/00003-of-00016.json                part 3 is complete: the index of its shards
     NAME/.parts/job-5d0e.../                       as .parts, of the parts of a job that has taken the place
     NAME/.sealing/                                 .parts while the set is sealed
+    NAME/.sealing/index.5d0e9a41                   what becomes index.json, unless the sealing was released meanwhile
     NAME/index.json                                the set is sealed, and opens; .parts is gone
 
 Three renames decide, whoever else is at work:
@@ -51,6 +52,8 @@ from memload.formats.shards.part_terms import (
 )
 from memload.formats.shards.reading import check_shard
 from memload.formats.shards.staging import fsync_directory, makes, write_durably
+
+_INDEX_PREFIX = "index."  # of what becomes the set's index
 
 
 class PartsFolder:
@@ -158,14 +161,23 @@ class PartsFolder:
         return read_index(self.target)
 
     def claim(self) -> bool:
-        """Keep all writers from completing or replacing a part. May be called again, by other processes, too."""
+        """Keep all writers from completing or replacing a part. May be called again, by other processes, too.
+
+        What the set's index is written to is made here, and goes with the next claim after a release: until then
+        parts may be replaced, and an index that was merged before would list what is gone.
+        """
+        for stale in self.path.glob(f"{_INDEX_PREFIX}*"):
+            stale.unlink(missing_ok=True)
+        self._fresh = self._claimed / f"{_INDEX_PREFIX}{uuid.uuid4().hex[:8]}"
         try:
             self._open.rename(self._sealing)
         except OSError as error:  # it is claimed; a writer may have made .parts again, and is about to find that
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            return True
-        fsync_directory(self.target)
+        else:
+            fsync_directory(self.target)
+        with contextlib.suppress(FileNotFoundError):  # released, or sealed, meanwhile, as `publish` finds
+            self._fresh.touch()
         return True
 
     def release(self) -> bool:
@@ -189,11 +201,10 @@ class PartsFolder:
         raise AssertionError
 
     def publish(self, index: bytes) -> None:
-        """Give the set its index; it exists from then on."""
+        """Give the set its index; it exists from then on. Raises FileNotFoundError if the claim was released."""
         fsync_directory(self.target)
-        fresh = self._claimed / f"index.{uuid.uuid4().hex[:8]}"
-        write_durably(fresh, index)
-        fresh.rename(self.target / INDEX_NAME)
+        write_durably(self._fresh, index, "r+b")
+        self._fresh.rename(self.target / INDEX_NAME)
         fsync_directory(self.target)
 
     def reserve(self) -> None:

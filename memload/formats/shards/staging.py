@@ -204,9 +204,9 @@ def _take_lock(home: Path, target: Path) -> int:
         os.close(lock)  # a writer removed the file between our open and our flock
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a whole file and wait until it is on the disk."""
-    with path.open("wb") as file:
+def write_durably(path: Path, content: bytes, mode: str = "wb") -> None:
+    """Write a whole file and wait until it is on the disk; with the mode "r+b" an empty one that is there."""
+    with path.open(mode) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
