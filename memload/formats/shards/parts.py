@@ -163,11 +163,9 @@ class PartsFolder:
     def claim(self) -> bool:
         """Keep all writers from completing or replacing a part. May be called again, by other processes, too.
 
-        What the set's index is written to is made here, and goes with the next claim after a release: until then
-        parts may be replaced, and an index that was merged before would list what is gone.
+        What the set's index is written to is made here, and goes when the claim is released: writers may replace parts
+        then, and an index that was merged before would list what is gone.
         """
-        for stale in self.path.glob(f"{_INDEX_PREFIX}*"):
-            stale.unlink(missing_ok=True)
         self._fresh = self._claimed / f"{_INDEX_PREFIX}{uuid.uuid4().hex[:8]}"
         try:
             self._open.rename(self._sealing)
@@ -175,6 +173,7 @@ class PartsFolder:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise
         else:
+            self._forget_indices()  # of who claimed the parts while they were being released
             fsync_directory(self.target)
         with contextlib.suppress(FileNotFoundError):  # released, or sealed, meanwhile, as `publish` finds
             self._fresh.touch()
@@ -189,6 +188,7 @@ class PartsFolder:
             with contextlib.suppress(FileNotFoundError):  # the writer removes both itself
                 for path in self._open.iterdir():
                     path.rename(self._sealing / path.name)
+            self._forget_indices()
             try:
                 self._sealing.rename(self._open)
             except FileNotFoundError:
@@ -199,6 +199,11 @@ class PartsFolder:
             else:
                 return True
         raise AssertionError
+
+    def _forget_indices(self) -> None:
+        with contextlib.suppress(FileNotFoundError):  # released, or sealed, meanwhile
+            for index in self._claimed.glob(f"{_INDEX_PREFIX}*"):
+                index.unlink(missing_ok=True)
 
     def publish(self, index: bytes) -> None:
         """Give the set its index; it exists from then on. Raises FileNotFoundError if the claim was released."""
