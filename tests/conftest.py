@@ -105,6 +105,15 @@ def freed_memory_goes_back(monkeypatch):
 
 
 @pytest.fixture
+def collector_is_off() -> Generator[None, None, None]:
+    """Python's collector of garbage collects only what a test tells it to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def one_thread():
     """One thread of torch: small steps take longer where two wait for each other."""
     threads = torch.get_num_threads()

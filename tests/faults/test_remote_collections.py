@@ -16,6 +16,7 @@ from memload.engine.read_ahead import ReadAhead
 from memload.formats.remote.claims import Claims
 from memload.memory import endings
 
+pytestmark = pytest.mark.usefixtures("collector_is_off")  # the tests collect
 X = rows_of_blocks(32)
 
 
@@ -23,13 +24,6 @@ X = rows_of_blocks(32)
 def ds(tmp_path):
     memload.write(tmp_path / "set", {"x": X}, shard_bytes=8 << 16, progress=False)
     return memload.open(f"file://{tmp_path}/set", cache=tmp_path / "cache", cache_bytes="64MB")
-
-
-@pytest.fixture(autouse=True)
-def _collected_by_the_test_alone():
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def reading_ahead():

@@ -10,6 +10,8 @@ import pytest
 from memload.memory import endings
 from memload.memory.endings import finish
 
+pytestmark = pytest.mark.usefixtures("collector_is_off")  # the tests collect
+
 
 class Ended:
     """Notes the threads that end it, once."""
@@ -22,13 +24,6 @@ class Ended:
 
     def __del__(self):
         finish(self.end)
-
-
-@pytest.fixture(autouse=True)
-def _collected_by_the_test_alone():
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_what_loses_its_last_name_ends_in_the_same_thread():

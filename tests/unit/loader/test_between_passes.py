@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import gc
 import os
 import pickle
 import subprocess
@@ -149,14 +148,6 @@ def test_they_end_with_their_loader_while_the_collector_is_off(collector_is_off)
     assert _core.spare_bytes() < before
     del valid
     assert (_core.spare_bytes(), threads_of_memload()) == (0, 0)
-
-
-@pytest.fixture
-def collector_is_off():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_a_dataset_and_a_function_of_the_user_do_not_stay():
