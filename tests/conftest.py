@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,14 @@ def collector_is_off() -> Generator[None, None, None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def ctrl_c_counts() -> Generator[None, None, None]:
+    """Ctrl-C raises, although workers of pytest, and what runs in the background, may have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -78,15 +78,7 @@ def test_a_thread_that_collects_its_own_pass_ends_and_lets_go_of_all_blocks(ds, 
     until(lambda: not is_pinned(cache_of(ds)))
 
 
-@pytest.fixture
-def _ctrl_c_counts():
-    """A worker of pytest, and what runs in the background, have it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_ctrl_c_counts")
+@pytest.mark.usefixtures("ctrl_c_counts")
 def test_a_pass_whose_close_was_interrupted_waits_for_its_thread_when_it_is_closed_again(ds):
     """Python takes a thread for ended once its join is interrupted; what that holds afterwards would stay pinned."""
     with cache_of(ds).claims.lock:

@@ -92,6 +92,7 @@ def test_where_no_thread_can_begin_the_end_comes_at_once(monkeypatch):
     assert threads == [threading.get_ident()]
 
 
+@pytest.mark.usefixtures("ctrl_c_counts")
 def test_an_interrupt_amid_a_collection_is_not_lost():
     one, interrupts = partial(bool), defaultdict(_thread.interrupt_main)
     one.itself, interrupted = one, weakref.ref(one, interrupts.__missing__)  # no function of Python, as Ctrl-C is none
