@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from stores import Proxy, Server, Store
 
 # Examples that write files wait for the disk: a busy machine must not fail them, so there is no deadline. Whoever runs
-# the suite gets the same examples each time, so that it never fails by chance. In CI each run draws others, and prints
-# what draws them again: the seed of the run, and the blob of an example that fails.
-settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
+# the suite gets the same few examples each time, so that it never fails by chance. In CI each run draws others, and
+# prints what draws them again: the seed of the run, and the blob of an example that fails.
+settings.register_profile("fixed", deadline=None, derandomize=True, database=None, max_examples=25)
 settings.register_profile("fresh", deadline=None, derandomize=False, database=None, print_blob=True)
 settings.load_profile("fresh" if os.environ.get("CI", "").lower() not in ("", "0", "false") else "fixed")
 
@@ -139,9 +139,17 @@ def programs_ahead(items: list[pytest.Item]) -> list[Ahead]:
     return [one for one in each if isinstance(one, Ahead)]
 
 
-def pytest_collection_finish() -> None:
-    """Keeps the garbage collector from what has been imported, which it would go through whenever a test collects."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps the garbage collector from what is imported meanwhile, which it would go through whenever a test collects.
+
+    While assertions are rewritten it would do so all the time: collecting takes a quarter less without it.
+    """
+    gc.disable()
+    result = yield
     leave_alone_what_is_there()
+    gc.enable()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

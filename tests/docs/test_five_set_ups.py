@@ -23,6 +23,7 @@ def numbers(text):
     return [float(number.replace(",", "")) for number in NUMBER.findall(text)]
 
 
+@pytest.mark.slow
 def test_the_programs_of_the_page_print_what_it_shows(capsys):
     assert len(programs()) == PAGE.read_text().count("```python")
     names = {"__name__": "page"}

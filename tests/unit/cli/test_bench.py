@@ -252,6 +252,7 @@ def test_a_ratio_pairs_the_figures_of_each_round():
     assert ratio([2, 6, 20], [1, 2, 4]) == Spread(3, 2, 5, 3)
 
 
+@pytest.mark.usefixtures("collector_is_off")  # what other tests left would give memory back meanwhile
 def test_the_peak_is_seen_though_it_is_over(monkeypatch):
     looked = threading.Semaphore(0)  # once for each look that is over
     look = measure.private_bytes

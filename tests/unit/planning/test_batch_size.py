@@ -59,6 +59,7 @@ def test_the_peak_of_a_large_batch_is_foretold_from_five_rows(name, precision, r
     assert found.gradients == real.gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "name"),
     [*(("measured", name) for name in BY_ROWS), ("static", "large embedding"), ("trial", "convolutional")],

@@ -32,7 +32,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def ran(request, tmp_path_factory):
     """The number of ranks, and what each rank printed."""
     ranks, meeting = request.param, str(tmp_path_factory.mktemp("ranks") / "meeting")

@@ -65,9 +65,10 @@ SETTINGS = {  # model, field, optimizer, sizes of devices, effective batch
     "half frozen": (_half_frozen, ("float32", (300,)), torch.optim.AdamW, ["669MB", "620MB", "617MB", "607MB"], 128),
     "7B frozen": (Llama, ("int64", (512,)), torch.optim.AdamW, ["80GB", "24GB", "16GB", "14GB", "8GB"], 16),
 }
+LONG = {"7B frozen": pytest.mark.slow}
 
 
-@pytest.mark.parametrize("name", list(SETTINGS))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in SETTINGS])
 def test_both_say_the_same_bytes_and_the_same_verdict(name):
     make, (dtype, shape), kind, devices, effective = SETTINGS[name]
     with torch.device("meta"):

@@ -98,6 +98,17 @@ def test_steps_of_small_blocks_are_made_with_larger_batches(model, is_fine, monk
     assert 0.7 * most < together(arguments, rows) <= most
 
 
+@pytest.mark.parametrize(("model", "longer"), [(nn.GRU(32, 32, batch_first=True), 1.1), (stack(), 1.15)])
+def test_longer_runs_count_less_where_blocks_are_small(model, longer, monkeypatch):
+    def loss(batch):
+        found = model(batch)
+        return (found[0] if isinstance(found, tuple) else found).sum()
+
+    monkeypatch.setattr(heap_surplus, "growths", lambda *_, **__: [7, 10])
+    monkeypatch.setattr(heap_surplus, "times_of", lambda taken, *_: taken)
+    assert heap_times(*given(model, torch.rand(4, 100, 32), loss), room=1 << 30) == pytest.approx(10 * longer)
+
+
 @pytest.mark.parametrize(
     ("alive", "made"), [(ALIVE, (SERIES, STEPS)), (2 * ALIVE + 1, (2, 10)), (192 << 20, (2, 8)), (ALIVE_FINE, (2, 4))]
 )

@@ -88,6 +88,7 @@ print(found.accumulating.at(rows), taken)
 """
 
 
+@pytest.mark.slow
 @needs_onednn
 @pytest.mark.parametrize(
     "case",
