@@ -1,8 +1,8 @@
 """Cases of `memory_truth.py`: training with a batch size that memload chose for the control group around it.
 
 Each run asks `memload.compute_batch_size` inside its group, with nothing but what a loop has, and makes 20 steps of
-batches of that size, some runs 200, with a loader or with batches that it draws itself. The models are narrow, so that
-memory, not arithmetic, bounds the batch. What it states: the process before, and all that the budget counts.
+batches of that size, some runs 200 or 400, with a loader or with batches that it draws itself. The models are narrow,
+so that memory, not arithmetic, bounds the batch. What it states: the process before, and all that the budget counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from truth_training import BLOCKS
 import memload
 from memload.memory.budget import process_bytes, trim_heap
 
-STEPS, MORE_STEPS, ROWS, LENGTH, FEATURES = 20, 200, 8192, 64, 64
+STEPS, MORE_STEPS, MOST_STEPS, ROWS, LENGTH, FEATURES = 20, 200, 400, 8192, 64, 64
 GRAPHS = 6000  # more than a batch has
 SAMPLE = {"GAT": 256}  # rows of the sample without a loader, else 16: so many graphs have about the mean of all
 LIMITS = {"0.5 GB": 500_000_000, "1.2 GB": 1_200_000_000, "2.5 GB": 2_500_000_000}
@@ -106,6 +106,7 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "ViT": Vit,
     "LSTM": functools.partial(Recurrent, nn.LSTM),
     "GRU": functools.partial(Recurrent, nn.GRU),
+    "RNN": functools.partial(Recurrent, nn.RNN),
     "U-Net": Unet,
     "MLP": mlp,
 }
@@ -199,20 +200,28 @@ def case(
 
 
 MIXED = ("U-Net", "MLP")  # models for the heap alone, where it has some tensors of a step and not the others
+FINE = ("GRU", "RNN")  # models of small tensors
 CASES = [
     case(model, limit, loads=loads)
     for limit in LIMITS
     for model in MODELS
     for loads in (True, False)
-    if model not in MIXED
+    if model not in (*MIXED, "RNN")
 ]
 CASES += [
-    case(model, limit, loads=loads, as_it_is=True) for limit in LIMITS for model in MODELS for loads in (True, False)
+    case(model, limit, loads=loads, as_it_is=True)
+    for limit in LIMITS
+    for model in MODELS
+    for loads in (True, False)
+    if model != "RNN"
 ]
 CASES += [
     case(model, limit, loads=loads, as_it_is=True, steps=MORE_STEPS)
     for limit in ("0.5 GB", "1.2 GB")
     for model in ("GRU", "GAT")
     for loads in (True, False)
+]
+CASES += [
+    case(model, "0.5 GB", loads=loads, as_it_is=True, steps=MOST_STEPS) for model in FINE for loads in (True, False)
 ]
 CASES.append(case("GAT", "0.5 GB", loads=True, share=0.8))
