@@ -106,7 +106,6 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "ViT": Vit,
     "LSTM": functools.partial(Recurrent, nn.LSTM),
     "GRU": functools.partial(Recurrent, nn.GRU),
-    "RNN": functools.partial(Recurrent, nn.RNN),
     "U-Net": Unet,
     "MLP": mlp,
 }
@@ -200,28 +199,20 @@ def case(
 
 
 MIXED = ("U-Net", "MLP")  # models for the heap alone, where it has some tensors of a step and not the others
-FINE = ("GRU", "RNN")  # models of small tensors
 CASES = [
     case(model, limit, loads=loads)
     for limit in LIMITS
     for model in MODELS
     for loads in (True, False)
-    if model not in (*MIXED, "RNN")
+    if model not in MIXED
 ]
 CASES += [
-    case(model, limit, loads=loads, as_it_is=True)
-    for limit in LIMITS
-    for model in MODELS
-    for loads in (True, False)
-    if model != "RNN"
+    case(model, limit, loads=loads, as_it_is=True) for limit in LIMITS for model in MODELS for loads in (True, False)
 ]
 CASES += [
-    case(model, limit, loads=loads, as_it_is=True, steps=MORE_STEPS)
+    case("GAT", limit, loads=loads, as_it_is=True, steps=MORE_STEPS)
     for limit in ("0.5 GB", "1.2 GB")
-    for model in ("GRU", "GAT")
     for loads in (True, False)
 ]
-CASES += [
-    case(model, "0.5 GB", loads=loads, as_it_is=True, steps=MOST_STEPS) for model in FINE for loads in (True, False)
-]
+CASES += [case("GRU", "0.5 GB", loads=loads, as_it_is=True, steps=MOST_STEPS) for loads in (True, False)]
 CASES.append(case("GAT", "0.5 GB", loads=True, share=0.8))

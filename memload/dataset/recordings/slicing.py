@@ -184,7 +184,8 @@ def _limits(within: Intervals | None, numbers: Nanoseconds) -> tuple[Nanoseconds
 
 
 def _drawn(ranges: Ranges, within: Intervals | None, repeats: int) -> Chosen:
-    starts, spans = ranges.low + SLACK, np.maximum(ranges.high - ranges.low - 2 * SLACK, 0)
+    starts = np.minimum(ranges.low + SLACK, ranges.high)  # the last that is allowed may be nearer than the slack
+    spans = np.maximum(ranges.high - ranges.low - 2 * SLACK, 0)
     starts, spans, labels = (np.repeat(one, repeats) for one in (starts, spans, ranges.tag))
     return Chosen(starts, spans, *_limits(within, labels), labels)
 

@@ -103,6 +103,18 @@ def test_without_padding_the_slices_are_those_that_are_covered_as_a_whole(made, 
     assert kept == np.flatnonzero(whole).tolist()
 
 
+def test_a_slice_is_drawn_within_what_is_covered_though_that_is_as_long_as_the_slice_to_the_nanosecond():
+    """The second row covers the time up to 400,000,001 ns, of which the last 1,000 are not told from what follows."""
+    clock = Clock(timestamps=np.array([333_333_333, 366_666_667]) / 1e9)
+    recording = memload.recording({"x": np.float32([1, 2])}, clocks={"x": clock})
+    within = [(0.366666667, 1.0)]
+    slices = recording.slices(3 / 60, rates={"x": 60}, sampling="nearest", within=within, random=True)
+    assert [row["x"].tolist() for row in slices] == [[2, 2, 2]]
+    (start,) = slices.fields["x"].column.times.starts
+    given = recording.slices(3 / 60, rates={"x": 60}, sampling="nearest", within=within, at=[start / 1e9])
+    assert len(given) == 1
+
+
 @settings(max_examples=30)
 @given(
     clocks(),
