@@ -88,6 +88,7 @@ class Admission:
         self._lock = threading.Lock()
         self._in_flight = self._waiting_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
+        self._drained = False
 
     @property
     def target(self) -> int:
@@ -150,8 +151,9 @@ class Admission:
             later()
 
     def drain(self) -> None:
-        """Let in all who wait."""
+        """Let in all who wait, and from now on whoever comes."""
         with self._lock:
+            self._drained = True
             waiting, self._waiting = self._waiting, deque()
             self._in_flight += self._waiting_bytes
             self._waiting_bytes = 0
@@ -168,4 +170,4 @@ class Admission:
             self._rate.fail(begun)
 
     def _has_room(self, nbytes: int) -> bool:
-        return self._in_flight == 0 or self._in_flight + nbytes <= self._rate.target
+        return self._drained or self._in_flight == 0 or self._in_flight + nbytes <= self._rate.target

@@ -106,8 +106,14 @@ class Link:
 
     def admission(self, host: str) -> Admission:
         """Return what lets requests to a store in."""
-        known = self._admissions.get(host)
-        return known or self._admissions.setdefault(host, Admission())
+        return self._admissions.get(host) or self._new_admission(host)
+
+    def _new_admission(self, host: str) -> Admission:
+        with self._closing:
+            made = self._admissions.setdefault(host, Admission())
+            if self._closed:
+                made.drain()
+            return made
 
     def fetch(self, request: Fetch) -> None:
         """Begin a request, as soon as the link has room for its bytes. Raises RuntimeError as `submit`.

@@ -109,10 +109,16 @@ class Asked:
         self.error = error
 
 
-def test_requests_that_wait_when_the_process_ends_are_not_begun():
-    link, under_way, waiting = Link(), Asked(), [Asked() for _ in range(5)]
+def quick_link():
+    """Return a link whose store has answered quickly, so that threads ask it."""
+    link = Link()
     for _ in range(10):
-        link.admission("host").leave(0, link.admission("host").begin())  # quick ones
+        link.admission("host").leave(0, link.admission("host").begin())
+    return link
+
+
+def test_requests_that_wait_when_the_process_ends_are_not_begun():
+    link, under_way, waiting = quick_link(), Asked(), [Asked() for _ in range(5)]
     for request in (under_way, *waiting):
         link.fetch(request)
     assert under_way.begun.wait(MOST_SECONDS)
@@ -125,3 +131,29 @@ def test_requests_that_wait_when_the_process_ends_are_not_begun():
     assert under_way.has_come
     assert not any(request.begun.is_set() for request in waiting)
     assert all("this process ends" in str(request.error) for request in waiting)
+
+
+def test_a_request_that_comes_to_its_store_after_the_end_has_begun_is_not_begun():
+    link, under_way, waiting, late = quick_link(), *(Asked() for _ in range(3))
+    loop_stands, go_on = threading.Event(), threading.Event()
+    link.fetch(under_way)
+    link.fetch(waiting)
+    link.after(0, lambda: (loop_stands.set(), go_on.wait(MOST_SECONDS)))
+    assert loop_stands.wait(MOST_SECONDS)
+    link.fetch(late)  # the loop takes it to its store once it goes on
+    closing = threading.Thread(target=link.close)
+    closing.start()
+    until(lambda: waiting.error is not None)
+    go_on.set()
+    until(lambda: late.error is not None)
+    under_way.may_end.set()
+    closing.join()
+    assert not late.begun.is_set()
+    assert "this process ends" in str(late.error)
+
+
+def test_a_store_that_is_first_asked_after_the_end_makes_nobody_wait():
+    link = Link()
+    link.close()
+    admission = link.admission("host")
+    assert all(admission.enter(1 << 30, pytest.fail) for _ in range(3))
