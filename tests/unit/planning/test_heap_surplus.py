@@ -37,6 +37,11 @@ def stack(width=32):
     return nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))))
 
 
+def sum_of(found):
+    """Return the sum of what a model gave: a tensor, or a tuple of one and its state."""
+    return (found[0] if isinstance(found, tuple) else found).sum()
+
+
 def given(model, sample, loss=None):
     """The arguments of `heap_times`."""
     kind, losses = kind_of(sample), losses_of([model], loss, [], None, "cpu")
@@ -85,8 +90,7 @@ def test_steps_of_small_blocks_are_made_with_larger_batches(model, is_fine, monk
 
     def loss(batch):
         sizes.append(len(batch))
-        found = model(batch)
-        return (found[0] if isinstance(found, tuple) else found).sum()
+        return sum_of(model(batch))
 
     arguments = given(model, torch.rand(4, 100, 32), loss)
     sizes.clear()
@@ -101,8 +105,7 @@ def test_steps_of_small_blocks_are_made_with_larger_batches(model, is_fine, monk
 @pytest.mark.parametrize(("model", "longer"), [(nn.GRU(32, 32, batch_first=True), 1.1), (stack(), 1.15)])
 def test_longer_runs_count_less_where_blocks_are_small(model, longer, monkeypatch):
     def loss(batch):
-        found = model(batch)
-        return (found[0] if isinstance(found, tuple) else found).sum()
+        return sum_of(model(batch))
 
     monkeypatch.setattr(heap_surplus, "growths", lambda *_, **__: [7, 10])
     monkeypatch.setattr(heap_surplus, "times_of", lambda taken, *_: taken)
