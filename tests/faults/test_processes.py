@@ -20,7 +20,7 @@ from children import LoadsInside, count_all
 from extension import simulated_extension
 from programs import Ahead, begin_all, run_all
 from torch.utils.data import DataLoader, StackDataset, TensorDataset
-from waiting import MOST_SECONDS
+from waiting import MOST_SECONDS, coming
 
 import memload
 from memload.loader import native_pass
@@ -57,6 +57,7 @@ print(0.5 <= time.perf_counter() - start)
 print(other_loaders_work(), threads_of_memload(wait=0) > 0)
 memory.release()
 print(threads_of_memload())
+loader.timeout = 0
 print(sum(len(batch["x"]) for batch in loader))
 """,
     "interrupted": """
@@ -297,18 +298,6 @@ class Held:
         self.waits.set()
         self.go.wait(MOST_SECONDS)
         yield 1
-
-
-def coming(iterator):
-    """What comes, however often a busy machine makes the wait for it end by the timeout."""
-    while True:
-        try:
-            yield next(iterator)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            if "timed out" not in str(error):
-                raise
 
 
 def held_iterator(**arguments):

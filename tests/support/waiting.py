@@ -38,3 +38,15 @@ def lets_others_run(function, least=5):
     finally:
         done.set()
         other.join()
+
+
+def coming(iterator):
+    """What comes, however often a busy machine makes the wait for it end by the timeout."""
+    while True:
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "timed out" not in str(error):
+                raise
