@@ -82,6 +82,7 @@ def test_steps_are_made_with_the_first_batches_of_an_epoch_and_the_largest_of_th
     assert not plan.ram.is_bound
 
 
+@pytest.mark.usefixtures("collector_is_off")  # what other tests left would give memory back meanwhile
 def test_what_steps_took_lies_between_what_is_alive_and_the_bound(graphs, monkeypatch):
     seen = activations(planned(graphs, Net())).predicted
     largest = memload.FastLoader(graphs, SIZE, collate_fn=memload.graph_collate)
@@ -111,6 +112,7 @@ def test_gradients_that_exist_need_room_beside_the_steps(accumulating, monkeypat
     assert found.is_bound is accumulating
 
 
+@pytest.mark.usefixtures("collector_is_off")  # what other tests left would give memory back meanwhile
 @pytest.mark.parametrize("held", [(200, 60), (60, 200)])
 def test_the_series_that_takes_less_counts(held):
     model, made = nn.Linear(4, 4), []
