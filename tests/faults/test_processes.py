@@ -72,7 +72,7 @@ print(other_loaders_work())
     "dropped": """
 memory = Blocked(1 << 20)
 iterator = iter(loader_of(memory.array, num_workers=1))
-time.sleep(0.3)  # its thread has begun to read
+memory.until_read()
 del iterator
 gc.collect()
 print("dropped")
@@ -80,7 +80,8 @@ print("dropped")
     "slow": """
 memory = Blocked(1 << 20)
 iterator = iter(loader_of(memory.array, num_workers=1, batch_transform=lambda batch: batch))
-time.sleep(0.5)  # the thread that wants the batch has asked again and again
+memory.until_read()
+time.sleep(0.3)  # the thread that wants the batch has asked again and again, as a rule
 closing, released = threading.Event(), threading.Event()
 def longest(at_once):
     closing.set()
@@ -109,7 +110,7 @@ print(time.perf_counter() - start > 1.5)
     "ended": """
 memory = Blocked(1 << 20)
 iterator = iter(loader_of(memory.array, num_workers=1))
-time.sleep(0.3)
+memory.until_read()
 print("ends")
 sys.exit(0)
 """,
@@ -137,8 +138,11 @@ ENDINGS = {
     # No torch operations in these: torch ends a process by std::terminate whose daemon threads run some at its end.
     "a daemon thread that waits for a batch": """
 large = memload.FastLoader(memload.from_arrays(x=torch.zeros(2, 1 << 27, dtype=torch.uint8)), batch_size=2, threads=1)
-threading.Thread(target=lambda: next(iter(large)), daemon=True).start()
-time.sleep(0.05)
+(waits := threading.Thread(target=lambda: next(iter(large)), daemon=True)).start()
+def is_waiting():
+    frame = sys._current_frames().get(waits.ident)
+    return frame is not None and frame.f_code.co_name == "next"
+until(lambda: is_waiting() or not waits.is_alive())
 """,
     "daemon threads that read rows": """
 import numpy

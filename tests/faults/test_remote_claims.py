@@ -11,7 +11,7 @@ from block_sets import cache_of, rows_of_blocks
 from waiting import MOST_SECONDS, until
 
 import memload
-from memload.formats.remote import admission, repeating
+from memload.formats.remote import addresses, admission, repeating
 from memload.formats.remote.cache_folder import ARRIVING, OF_OTHERS, PRESENT, STATE
 from memload.formats.remote.link import link
 
@@ -31,8 +31,9 @@ def in_store(tmp_path_factory, store_server):
 
 
 @pytest.fixture
-def opened(in_store, proxy, tmp_path):
-    """Return a function that opens the blocks of the set as a further process does, in one folder."""
+def opened(in_store, proxy, tmp_path, monkeypatch):
+    """Opens the blocks of the set as a further process does, in one folder; threads wait for as long as the proxy."""
+    monkeypatch.setattr(addresses, "QUICK_SECONDS", int(MOST_SECONDS))
     return lambda: cache_of(memload.open(URL, cache=tmp_path / "cache", cache_bytes=next(ROOMS)))
 
 
@@ -229,6 +230,7 @@ def test_a_further_attempt_leaves_out_what_others_brought(cache, other, proxy, i
 
 def test_a_request_of_which_others_brought_all_is_not_sent(cache, other, proxy, in_store):
     entry, taken = link().admission("s3://bucket"), 1 << 40
+    until(lambda: in_flight() == 0)
     assert entry.enter(taken, print)
     missing = cache.begin(np.arange(4))
     until(lambda: entry._waiting_bytes == 4 * SIZE)

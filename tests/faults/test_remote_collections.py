@@ -84,8 +84,8 @@ def test_a_pass_whose_close_was_interrupted_waits_for_its_thread_when_it_is_clos
     with cache_of(ds).claims.lock:
         it = iter(memload.FastLoader(ds, 8, num_workers=1))
         until(lambda: is_in(Claims.hold))
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             it.close()
         again = threading.Thread(target=it.close)
         again.start()

@@ -16,7 +16,7 @@ from waiting import MOST_SECONDS, until
 
 import memload
 from memload.engine import read_ahead
-from memload.formats.remote import admission, repeating
+from memload.formats.remote import addresses, admission, repeating
 from memload.formats.remote import link as link_module
 from memload.formats.remote.cache_folder import ARRIVING, STATE
 from memload.formats.remote.link import link
@@ -42,8 +42,9 @@ def in_store(tmp_path_factory, store_server):
 
 
 @pytest.fixture
-def opened(in_store, proxy):
-    """Opens the set, with blocks that no other test has."""
+def opened(in_store, proxy, monkeypatch):
+    """Opens the set, with blocks that no other test has; threads wait for as long as the proxy does."""
+    monkeypatch.setattr(addresses, "QUICK_SECONDS", int(MOST_SECONDS))
     return partial(memload.open, URL, cache_bytes=next(ROOMS))
 
 
@@ -71,6 +72,7 @@ def test_requests_that_wait_for_a_loop_that_was_left_are_not_sent(opened, proxy)
     ds = opened()
     cache, entry = cache_of(ds), link().admission("s3://bucket")
     taken = 1 << 40
+    until(lambda: entry.in_flight == 0)
     assert entry.enter(taken, print)  # all others wait until it leaves
     proxy.requests.clear()
     blocks = cache.begin(np.arange(cache.table.blocks))
@@ -89,6 +91,7 @@ def test_requests_that_fail_are_not_repeated_for_a_loop_that_was_left(opened, pr
         monkeypatch.setattr(admission, "_FEW", 1)
         monkeypatch.setattr(admission, "_QUICK", float("inf"))
         opened()[63]
+        until(lambda: link().admission("s3://bucket").is_quick)
     cache, blocks = cache_of(opened()), np.arange(1)
     proxy.requests.clear()
     proxy.always = ("shard-", 500)

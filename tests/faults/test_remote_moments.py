@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from block_sets import cache_of, rows_of_blocks
+from block_sets import cache_of, closed, rows_of_blocks
 from waiting import until
 
 import memload
@@ -62,8 +62,7 @@ def filled(url, folder):
     ds = opened(url, folder)
     assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
     del ds
-    (one,) = cache_folder._sets_in(folder)
-    until(lambda: not _core.BlockTable.is_in_use(str(one.path / "blocks")))
+    (one,) = closed(folder)
     return one
 
 
@@ -285,14 +284,14 @@ def test_what_the_file_system_does_not_take_back_counts_and_is_tried_again(url, 
     cache, blocks = cache_of(opened(url, folder)), np.arange(8)
     cache.hold(blocks)
     cache.let_go(blocks)
-    used, before = cache.room.used, descriptors()
+    used, before = cache.room.used, descriptors(folder)
     with (
         Path(os.devnull).open("r+b") as refusing,
         pytest.raises(OSError, match=r"take back the bytes of 8 .* try again"),
     ):
         cache_folder.evicted(cache.table, blocks, lambda _number: (Descriptor(os.dup(refusing.fileno())), 0))
     assert cache.room.used == used
-    assert descriptors() == before
+    assert descriptors(folder) == before
     missing = cache.begin(blocks)
     assert cache.table.has_to_wait(missing)
     cache.recover()
@@ -302,8 +301,10 @@ def test_what_the_file_system_does_not_take_back_counts_and_is_tried_again(url, 
     assert (cache.table.states(0, 8) == (2 | 4)).all()
 
 
-def descriptors():
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+def descriptors(folder):
+    """How many files of a cache, and of nothing, are open; connections of other tests close at any time."""
+    open_now = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    return sum(path == os.devnull or path.startswith(str(folder)) for path in open_now)
 
 
 @pytest.mark.parametrize("call", ["hold", "take_over", "evict"])
@@ -327,11 +328,15 @@ def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed_
             table.store(0, [0, 0], mirror.fileno(), 0, bytes(8192), False)
         table.let_go(blocks)
     arguments = {"hold": [8192, False], "take_over": [], "evict": [{0: (-1, 0)}]}[call]
-    before, has_lock = table.states(0, 2).tolist(), threading.Event()
+    before, has_lock, main = table.states(0, 2).tolist(), threading.Event(), threading.get_ident()
+
+    def called():
+        getattr(table, call)(blocks, *arguments)
 
     def interrupt():
         with kept.lock():
             has_lock.set()
+            until(lambda: sys._current_frames()[main].f_code is called.__code__)
             time.sleep(0.1)
             signal.raise_signal(signal.SIGINT)
             time.sleep(0.1)
@@ -340,7 +345,7 @@ def test_an_interrupt_while_another_process_has_the_lock_leaves_nothing_claimed_
     thread.start()
     has_lock.wait()
     with pytest.raises(KeyboardInterrupt):
-        getattr(table, call)(blocks, *arguments)
+        called()
     thread.join()
     after = table.states(0, 2) & (cache_folder.STATE | cache_folder.PINNED)
     assert after.tolist() == {"hold": before, "take_over": [0 | 4] * 2, "evict": [0, 0]}[call]

@@ -23,11 +23,17 @@ from memload.memory import file_locks
 
 X = rows_of_blocks(64)
 READS = """
-import sys
+import os, signal, sys
+import numpy as np
 import torch
 import memload
 
 ds = memload.open(sys.argv[1], cache=sys.argv[2], cache_bytes="64MB")
+cache = ds.fields["x"].column.storages[0].origin
+blocks = np.arange(cache.table.blocks)
+cache.begin(blocks)
+os.kill(os.getpid(), signal.SIGSTOP)  # with requests under way, and no lock
+cache.let_go(blocks)
 got = torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)])
 sys.exit(not torch.equal(got, torch.arange(1, 65, dtype=torch.int32).repeat(16_384, 1).T))
 """
@@ -78,17 +84,18 @@ def is_suspended(child):
 
 
 def test_what_a_suspended_process_asked_for_is_asked_for_again(in_store, proxy, tmp_path, monkeypatch, started):
-    waits = []
-    proxy.meanwhile["GET /bucket/suspended/shard-00003"] = lambda: waits[0].send_signal(signal.SIGSTOP)
-    waits.append(started(READS, "s3://bucket/suspended", tmp_path / "cache"))
-    until(lambda: is_suspended(waits[0]))
+    children = []
+    for shard in range(8):  # answers come when it is suspended
+        proxy.meanwhile[f"GET /bucket/suspended/shard-0000{shard}"] = lambda: until(lambda: is_suspended(*children))
+    children.append(waits := started(READS, "s3://bucket/suspended", tmp_path / "cache"))
+    until(lambda: is_suspended(waits))
     monkeypatch.setattr(Patience, "take_over_after", 0.2)
     ds = memload.open("s3://bucket/suspended", cache=tmp_path / "cache", cache_bytes="64MB")
     cache = ds.fields["x"].column.storages[0].origin
     assert (cache.table.states(0, 64) & OF_OTHERS).any()
     assert torch.equal(torch.cat([batch["x"] for batch in memload.FastLoader(ds, 8)]), X)
-    waits[0].send_signal(signal.SIGCONT)
-    assert waits[0].wait() == 0
+    waits.send_signal(signal.SIGCONT)
+    assert waits.wait() == 0
     assert cache.room.used == sum(file.nbytes for file in cache.files)
 
 

@@ -1,7 +1,10 @@
 """Sets of rows that fill a block of a cache each, and what is asked of their caches."""
 
 import torch
+from waiting import until
 
+from memload import _core
+from memload.formats.remote import cache_folder
 from memload.formats.remote.cache_folder import PINNED
 
 
@@ -13,6 +16,16 @@ def rows_of_blocks(count):
 def cache_of(ds, field="x"):
     """The blocks of a dataset."""
     return ds.fields[field].column.storages[0].origin
+
+
+def closed(folder):
+    """Return the sets of a cache once nobody has them open.
+
+    The thread of the last request keeps the cache for a moment after its bytes are there.
+    """
+    sets = list(cache_folder._sets_in(folder))
+    until(lambda: not any(_core.BlockTable.is_in_use(str(one.path / "blocks")) for one in sets))
+    return sets
 
 
 def some(cache, bits, value):

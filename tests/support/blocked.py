@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import platform
+import select
 import time
 from pathlib import Path
 
@@ -25,6 +26,10 @@ class Blocked:
         self._file = _userfaultfd()
         _ioctl(self._file, _UFFDIO_API, (ctypes.c_uint64 * 3)(_API, 0, 0))
         _ioctl(self._file, _UFFDIO_REGISTER, (ctypes.c_uint64 * 4)(self.array.ctypes.data, nbytes, _MISSING, 0))
+
+    def until_read(self):
+        """Return once somebody waits for the memory."""
+        select.select([self._file], [], [])
 
     def release(self):
         os.close(self._file)
@@ -70,7 +75,7 @@ def _name_of(task):
 def _userfaultfd():
     if _SYSCALL is None:
         raise OSError("the number of the system call is not known here")
-    file = ctypes.CDLL(None, use_errno=True).syscall(_SYSCALL, os.O_CLOEXEC | _USER_MODE_ONLY)
+    file = ctypes.CDLL(None, use_errno=True).syscall(_SYSCALL, os.O_CLOEXEC | os.O_NONBLOCK | _USER_MODE_ONLY)
     if file < 0:
         raise OSError(ctypes.get_errno(), "userfaultfd")
     return file

@@ -44,6 +44,13 @@ class Blob(NamedTuple):
         return cls(data, f"0x{next(_WRITTEN):015X}", formatdate(usegmt=True))
 
 
+class StoreServer(http.server.ThreadingHTTPServer):
+    """A server of many clients that come at once: with Python's queue of five, some would wait a second or more."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 class CloudServer:
     """A server of one bucket, in threads of this process.
 
@@ -58,8 +65,7 @@ class CloudServer:
         self.pieces: dict[str, dict[str, bytes]] = {}
         self.lock = threading.Lock()
         handler = type("Handler", (self.handler,), {"server_of": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = StoreServer(("127.0.0.1", 0), handler)
         self._server.handle_error = lambda request, address: None  # a client that has gone
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

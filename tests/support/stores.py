@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import obstore
-from cloud_stores import BUCKET, CloudServer
+from cloud_stores import BUCKET, CloudServer, StoreServer
 from obstore.store import S3Store
 from waiting import MOST_SECONDS
 
@@ -149,8 +149,7 @@ class Proxy:
             def log_message(self, *arguments):
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = StoreServer(("127.0.0.1", 0), Handler)
         self._server.handle_error = lambda request, address: None  # a client that was killed
         self.port = self._server.server_address[1]
         self._local = threading.local()

@@ -42,7 +42,7 @@ class Waits {
     if (waited_ >= longest_) {
       throw std::system_error(ETIMEDOUT, std::generic_category(),
                               "a process that reads through this cache has its lock for " +
-                                  std::to_string(longest_.count() / 1000) +
+                                  std::to_string(std::chrono::duration_cast<std::chrono::seconds>(longest_).count()) +
                                   " s, and is suspended or stuck; let it go on, or end it");
     }
     waited_ += span;

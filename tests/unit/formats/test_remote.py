@@ -19,7 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from block_sets import closed
 from stores import disk_bytes
+from waiting import MOST_SECONDS, until
 
 import memload
 from memload import _core
@@ -66,14 +68,6 @@ def assert_same(got, want):
 
 def cache_of(ds):
     return next(iter(ds.fields.values())).column.storages[0].origin
-
-
-def wait_until_gone(cache):
-    """Wait for the thread of the last request, which keeps the cache for a moment after the row has been read."""
-    deadline = time.monotonic() + 60
-    while cache() is not None:
-        assert time.monotonic() < deadline, "something keeps the cache"
-        time.sleep(0.001)
 
 
 # No path gives bytes that were not fetched.
@@ -421,6 +415,7 @@ def test_few_mirror_files_are_open_at_once(sets, proxy, tmp_path, monkeypatch):
 def test_blocks_are_verified_when_a_cache_is_taken_up_again(sets, proxy, tmp_path):
     folder = tmp_path / "cache"
     batches_of(memload.open("s3://bucket/plain", cache=folder, cache_bytes="64MB"))
+    closed(folder)
     mirror = sorted(folder.glob("*/shard-00001*"))[0]
     raw = bytearray(mirror.read_bytes())
     raw[100_000] ^= 1
@@ -442,6 +437,7 @@ def test_other_content_of_a_folder_stays(proxy, sets, tmp_path):
     (tmp_path / "cache" / "notes.txt").write_text("mine")
     (sorted((tmp_path / "cache").glob("*/"))[0] / "notes.txt").write_text("mine")
     del ds
+    closed(tmp_path / "cache")
     assert main(["cache", "rm", str(tmp_path / "cache"), "--all"]) == 0
     assert len(list(tmp_path.rglob("notes.txt"))) == 2
     assert not list(tmp_path.rglob("cache/*/shard-*"))
@@ -483,9 +479,8 @@ def test_the_command_lists_and_clears_a_cache(sets, proxy, tmp_path, capsys):
     folder = tmp_path / "cache"
     ds = memload.open("s3://bucket/plain", cache=folder, cache_bytes="64MB")
     ds[0]
-    cache = weakref.ref(cache_of(ds))
     del ds
-    wait_until_gone(cache)
+    closed(folder)
     assert main(["cache", "list", str(folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     (entry,) = listed["entries"]
@@ -664,7 +659,7 @@ def test_two_processes_download_each_block_once(sets, proxy, tmp_path):
     """)
     ranks = [subprocess.Popen([sys.executable, "-c", program, str(rank)], stderr=subprocess.PIPE) for rank in range(2)]
     for rank in ranks:
-        _, said = rank.communicate(timeout=120)
+        _, said = rank.communicate(timeout=MOST_SECONDS)
         assert rank.returncode == 0, said.decode()
     files = len(list((sets / "plain").glob("*.safetensors")))
     fetched = proxy.ranges()
@@ -724,9 +719,8 @@ def test_a_shard_that_is_replaced_is_never_mixed_by_the_processes_of_a_cache(rep
     assert main(remove) == 0
     assert "which a process reads now" in capsys.readouterr().out
     assert rows_read(memload.open(url, **options), [0, 20, 60]) == ["replaced", "replaced", 2]
-    cache = weakref.ref(cache_of(ds))
     del ds
-    wait_until_gone(cache)
+    closed(options["cache"])
     assert main(remove) == 0
     assert capsys.readouterr().out.startswith("removed")
     assert rows_read(memload.open(url, **options), [0, 20, 60]) == [2, 2, 2]
@@ -742,7 +736,7 @@ def test_an_error_that_was_handled_keeps_no_cache(replaced):
     try:
         assert rows_read(ds, [39]) == ["replaced"]
         del ds
-        wait_until_gone(cache)
+        until(lambda: cache() is None)  # the thread of the last request keeps it for a moment
     finally:
         gc.enable()
 
@@ -752,11 +746,13 @@ def test_blocks_without_an_etag_are_fetched_again(replaced, left):
     """As they are where the machine went down before the ETag reached the disk."""
     url, options, replace = replaced
     assert rows_read(memload.open(url, **options), [0]) == [1]
+    closed(options["cache"])
     (etags,) = options["cache"].glob("*/etags")
     etags.write_text(left)
     replace()
     for _ in range(2):
         assert rows_read(memload.open(url, **options), [0, 20, 39, 60]) == [2, 2, 2, 2]
+        closed(options["cache"])
     assert len(etags.read_text().removeprefix(left if "\n" in left else "").splitlines()) == 2
 
 
