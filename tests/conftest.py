@@ -78,13 +78,24 @@ def _elsewhere(tmp_path_factory, request):
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         patch.setenv("PYTHONPATH", str(UNDER_TEST))
         multiprocessing.set_forkserver_preload(["torch", "memload"])  # imported once for all that start afresh
+        folder, first = folder_of_the_run(tmp_path_factory)
         with contextlib.ExitStack() as beside:
-            if "extension" in sys.modules:  # some test wants the simulated device
+            if first and "extension" in sys.modules:  # some test wants the simulated device
                 beside.callback(sys.modules["extension"].begin_compiling().close)
-            for programs in programs_ahead(request.session.items):
-                beside.callback(programs.close)
-                programs.begin(tmp_path_factory.mktemp("ahead"))
+            for number, programs in enumerate(programs_ahead(request.session.items)):
+                programs.begin(folder / str(number), first=first)
             yield
+
+
+def folder_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
+    """Return a folder of this run, which its workers share, and whether this process is the first to ask for it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "ahead"
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return folder, False
+    return folder, True
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +107,9 @@ def _no_process_stays():
     before = multiprocessing.active_children()
     yield
     left = [process for process in multiprocessing.active_children() if process not in before]
+    for process in left:  # one may be at its end
+        process.join(10)
+    left = [process for process in left if process.is_alive()]
     assert left == [], "processes that outlive the test; where an error keeps them, keep its text alone"
 
 

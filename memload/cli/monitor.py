@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 
 from memload.cli.charts import check_plot
 from memload.cli.output import answer, is_json, print_line, say
@@ -39,6 +43,22 @@ def run(args: argparse.Namespace) -> int:
     return _watch(args)
 
 
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C count at the end of the block; it only comes to the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _watch(args: argparse.Namespace) -> int:
     """Show samples until the process ends, Ctrl-C or `--count`; then the summary.
 
@@ -52,8 +72,9 @@ def _watch(args: argparse.Namespace) -> int:
     view = _Lines(pid) if is_json(args) else _View(f"{pid}: {command}")
     try:
         while True:
-            tally.add(series[-1])
-            view.update(series)
+            with _interrupts_wait():  # so that the summary counts what was shown
+                tally.add(series[-1])
+                view.update(series)
             samples += 1
             if samples == args.count:
                 break

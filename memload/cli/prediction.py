@@ -74,11 +74,11 @@ def measured(plan: Plan, loader: Callable[[], Iterable[Any]], batches: int | Non
             shown.update(1)
             time.sleep(_PAUSE)
             if count % _LONG_EVERY == 0:
-                _wait_for_batches_ahead()
+                wait_for_batches_ahead()
         return Prediction(plan.ram.predicted, start + peak(), start, count)
 
 
-def _wait_for_batches_ahead() -> None:
+def wait_for_batches_ahead() -> None:
     """Wait until all batches ahead of the loop are made, however busy the machine is."""
     end, quiet, most = time.monotonic() + _LONGEST, 0, 0
     while quiet < _QUIET and time.monotonic() < end:

@@ -62,14 +62,17 @@ def compiled_step(
         nonlocal begin, plain, compiling
         plain = timed()
         begin = time.perf_counter()
-        with warnings.catch_warnings(), _compiled(models):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's own deprecations
+            for model in models:
+                model.forward = torch.compile(model.forward)
             first()
             compiling = time.perf_counter() - begin
             return timed()
 
     try:
-        seconds = _within(limit, run)
+        with _forward_kept(models):
+            seconds = _within(limit, run)
     except _TooLong:
         return CompiledStep(None, plain, limit, f"it took more than {limit:g} s")
     except Exception as error:
@@ -79,16 +82,15 @@ def compiled_step(
 
 
 @contextlib.contextmanager
-def _compiled(models: Sequence[torch.nn.Module]) -> Iterator[None]:
+def _forward_kept(models: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Let models have the methods afterwards that they have now, of whatever step a thread is broken off in."""
     own = [vars(model).get("forward") for model in models]
-    for model in models:
-        model.forward = torch.compile(model.forward)
     try:
         yield
     finally:
         for model, before in zip(models, own, strict=True):
             if before is None:
-                del model.forward
+                vars(model).pop("forward", None)
             else:
                 model.forward = before
 

@@ -177,7 +177,7 @@ def begin(folder):
     """Side by side, since starting one takes longer than what it does."""
     ending = {name: "loader = loader_of(torch.zeros(1 << 22))\n" + code for name, code in ENDINGS.items()}
     codes = {**(ON_BLOCKED_MEMORY if can_block() else {}), **ON_STOCK_MACHINERY, **ending}
-    return begin_all({name: PREFACE + code for name, code in codes.items()}, in_turn=True)
+    return begin_all({name: PREFACE + code for name, code in codes.items()}, ahead=folder)
 
 
 PROGRAMS = Ahead(begin)

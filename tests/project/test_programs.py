@@ -1,9 +1,12 @@
 """Programs that are begun ahead of the tests that ask for them have their turn, and end where nobody waits for them."""
 
+import subprocess
+import sys
+
 import programs
 import psutil
 import pytest
-from programs import Nursery, begin_all, run
+from programs import Nursery, begin_all, left_in, run
 from waiting import until
 
 
@@ -27,12 +30,18 @@ print("saw it")
 """
 
 
+def folder(parent, name):
+    made = parent / f"for {name}" / name
+    made.mkdir(parents=True)
+    return made
+
+
 def waits(folder, name):
     return {name: f"import sys; sys.argv[1:] = {[str(folder / name), str(folder / 'wanted')]!r}\n{WAITS}"}
 
 
 def test_programs_in_turn_begin_when_those_before_have_ended_and_others_at_once(tmp_path):
-    first, second = (begin_all(waits(tmp_path, name), in_turn=True) for name in ("first", "second"))
+    first, second = (begin_all(waits(tmp_path, name), ahead=folder(tmp_path, name)) for name in ("first", "second"))
     until((tmp_path / "first").exists)
     assert run("print(3)").out == ["3"]
     assert not (tmp_path / "second").exists()
@@ -41,15 +50,34 @@ def test_programs_in_turn_begin_when_those_before_have_ended_and_others_at_once(
     assert (tmp_path / "second").stat().st_mtime >= (tmp_path / "wanted").stat().st_mtime
 
 
-def test_programs_that_nobody_waits_for_are_killed_and_the_next_have_their_turn(tmp_path):
-    first, second = (begin_all(waits(tmp_path, name), in_turn=True) for name in ("first", "second"))
-    until(lambda: (tmp_path / "first").exists() and (tmp_path / "first").read_text())
-    pid = int((tmp_path / "first").read_text())
-    first.close()
+def pid_of(began):
+    until(lambda: began.exists() and began.read_text())
+    return int(began.read_text())
+
+
+def test_programs_that_nobody_waits_for_are_killed(tmp_path):
+    begun = begin_all(waits(tmp_path, "it"))
+    pid = pid_of(tmp_path / "it")
+    begun.close()
     until(lambda: not psutil.pid_exists(pid))
-    until((tmp_path / "second").exists)
+
+
+def test_what_was_begun_ahead_ends_with_the_run_and_before_is_left_to_all_of_its_processes(tmp_path, monkeypatch):
+    of_the_run = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(programs, "the_run", lambda: of_the_run.pid)
+    folders = [folder(tmp_path, name) for name in ("first", "second", "third")]
+    for one in folders[:2]:
+        begin_all(waits(tmp_path, one.name), ahead=one).close()
+    pid = pid_of(tmp_path / "first")
     (tmp_path / "wanted").touch()
-    assert second()["second"].out == ["saw it"]
+    assert left_in(folders[0])["first"].out == left_in(folders[1])["second"].out == ["saw it"]
+    assert not psutil.pid_exists(pid)
+    (tmp_path / "wanted").unlink()
+    begin_all(waits(tmp_path, "third"), ahead=folders[2])
+    pid = pid_of(tmp_path / "third")
+    of_the_run.communicate()
+    until(lambda: not psutil.pid_exists(pid))
+    assert left_in(folders[2])["third"].status is None
 
 
 def test_a_nursery_that_cannot_begin_says_why():

@@ -66,16 +66,16 @@ def run(name, folder, *scenarios, ranks=1, launcher="environment", seconds=150):
 
 def ahead(name, *scenarios, ranks=1, launcher="environment", seconds=150):
     """A script that is run as by `run`, beside the tests before those that ask for its reports."""
-    how = {"ranks": ranks, "launcher": launcher, "seconds": seconds, "in_turn": True}
+    how = {"ranks": ranks, "launcher": launcher, "seconds": seconds}
     return Ahead(
-        lambda folder: begin(name, folder, *scenarios, **how),
+        lambda folder: begin(name, folder, *scenarios, **how, ahead=folder),
         lambda folder, ended: reports(name, folder, ended, ranks, seconds),
     )
 
 
-def begin(name, folder, *scenarios, ranks, launcher, seconds, in_turn=False):
+def begin(name, folder, *scenarios, ranks, launcher, seconds, ahead=None):
     words = (str(SCRIPTS / name), str(folder), *scenarios)
-    return begin_all(programs_of(words, ranks, launcher), seconds, FRAMEWORKS, in_turn=in_turn)
+    return begin_all(programs_of(words, ranks, launcher), seconds, FRAMEWORKS, ahead=ahead)
 
 
 def reports(name, folder, ended, ranks, seconds):

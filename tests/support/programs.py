@@ -29,10 +29,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from waiting import MOST_SECONDS
+from waiting import MOST_SECONDS, until
 
 HERE = str(Path(__file__).parent)
 MOST_FILES = 250  # that the kernel sends at once
+STATUSES = "statuses.json"
 
 
 @dataclass(frozen=True)
@@ -86,67 +87,86 @@ def run_all(programs, within=MOST_SECONDS, nursery=Nursery()):
     return begin_all(programs, within, nursery)()
 
 
-def begin_all(programs, within=MOST_SECONDS, nursery=Nursery(), *, in_turn=False):
+def begin_all(programs, within=MOST_SECONDS, nursery=Nursery(), *, ahead=None):
     """Begin programs, given by name, at once; calling the result waits for them, and tells what each left.
 
     Args:
         within: so many seconds after they began they are killed.
-        in_turn: they begin only when all have ended that were begun in turn before them.
+        ahead: a folder where `left_in` finds what they left, in any process of the run. They begin only when all have
+            ended that were begun ahead before them, and go on until the run ends.
     """
     programs = {name: one if isinstance(one, Program) else Program(one) for name, one in programs.items()}
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        said = {name: [Path(folder, f"{k}.{kind}") for kind in ("out", "err")] for k, name in enumerate(programs)}
+        folder = ahead / "left" if ahead else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(exist_ok=True)
         with contextlib.ExitStack() as given:
-            files = [given.enter_context(file.open("w")) for both in said.values() for file in both]
+            said = [file for k in range(len(programs)) for file in _said(folder, k)]
+            files = [given.enter_context(file.open("w")) for file in said]
             nothing = given.enter_context(Path(os.devnull).open())
             threes = [file for k in range(0, len(files), 2) for file in (nothing, *files[k : k + 2])]
-            told = stack.enter_context(_begun(programs, threes, within, nursery, in_turn))
-        return Begun(told, said, stack.pop_all())
+            told = stack.enter_context(_begun(programs, threes, within, nursery, folder if ahead else None))
+        return Begun(told, folder, stack.pop_all())
 
 
 class Begun:
-    """Programs that were begun; `close` kills those that run."""
+    """Programs that were begun; `close` kills those that run, unless they were begun ahead."""
 
-    def __init__(self, told, said, stack):
-        self._told, self._said = told, said
+    def __init__(self, told, folder, stack):
+        self._told, self._folder = told, folder
         self.close = stack.close
 
     def __call__(self):
         """Wait; return what each left, by name."""
         with contextlib.closing(self):
             _pids, statuses = self._told(), self._told()
-            texts = {name: [file.read_text() for file in both] for name, both in self._said.items()}
-        return {name: Ended(statuses[name], out.splitlines(), err) for name, (out, err) in texts.items()}
+            return _left(self._folder, statuses)
+
+
+def left_in(ahead):
+    """Wait for programs that were begun ahead, with this folder; return what each left, by name."""
+    statuses = ahead / "left" / STATUSES
+    until(statuses.exists, within=3 * MOST_SECONDS)  # others have their turn before
+    return _left(statuses.parent, json.loads(statuses.read_text()))
+
+
+def _left(folder, statuses):
+    texts = [[file.read_text() for file in _said(folder, k)] for k in range(len(statuses))]
+    return {
+        name: Ended(status, out.splitlines(), err)
+        for (name, status), (out, err) in zip(statuses.items(), texts, strict=True)
+    }
+
+
+def _said(folder, number):
+    return [folder / f"{number}.{kind}" for kind in ("out", "err")]
 
 
 class Ahead:
     """Programs that run in turn beside the tests before those that ask for what they left.
 
-    A name of a test's module: the run begins it if it has any test of that module (conftest.py).
+    A name of a test's module: the run begins it if it has any test of that module, one of its processes for all
+    (conftest.py).
 
     Args:
-        begin: given an empty folder, begins them, in turn.
+        begin: given an empty folder, begins them ahead, with it.
         read: given the folder and what each left, returns what is found; None: what each left.
     """
 
     def __init__(self, begin, read=None):
         self._begin, self._read = begin, read or (lambda _folder, ended: ended)
-        self._begun = self._folder = None
+        self._folder = None
 
-    def begin(self, folder):
-        """Begin them."""
-        self._begun, self._folder = self._begin(folder), folder
+    def begin(self, folder, *, first):
+        """Begin them, if this process is the first of the run to do so; all of them give the same folder."""
+        self._folder = folder
+        if first:
+            folder.mkdir()
+            self._begin(folder).close()  # nothing of them but the folder is looked at
 
     @functools.cached_property
     def found(self):
         """What is found, once they have ended."""
-        return self._read(self._folder, self._begun())
-
-    def close(self):
-        """Kill those that nobody has asked for."""
-        if self._begun is not None:
-            self._begun.close()
+        return self._read(self._folder, left_in(self._folder))
 
 
 def run(program, *arguments, within=MOST_SECONDS):
@@ -168,18 +188,18 @@ def started(code, *arguments, within=MOST_SECONDS):
 
 
 @contextlib.contextmanager
-def _begun(programs, files, within, nursery, in_turn=False):
+def _begun(programs, files, within, nursery, ahead=None):
     """What waits until something is told of programs: first their pids, then how each ended. At last they are killed.
 
     Args:
         files: standard input, output and errors of the first, then of the next.
-        in_turn: see `begin_all`.
+        ahead: the folder for how each ended, if they are begun ahead.
     """
     line, wrong = _line_to(nursery)
     ours, theirs = os.pipe()
     with os.fdopen(ours) as answers:
         with contextlib.ExitStack() as given:
-            turn = [given.enter_context(file) for file in _next_turn()] if in_turn else []
+            turn = [given.enter_context(file) for file in _next_turn()] if ahead else []
             files = [given.enter_context(os.fdopen(theirs, "w")), *turn, *files]
             assert len(files) <= MOST_FILES
             order = {
@@ -187,7 +207,8 @@ def _begun(programs, files, within, nursery, in_turn=False):
                 "within": within,
                 "folder": str(Path.cwd()),
                 "environment": _environment(nursery),
-                "in_turn": in_turn,
+                "ahead": str(ahead) if ahead else None,
+                "run": the_run(),
             }
             body = json.dumps(order, default=str).encode()
             with contextlib.suppress(BrokenPipeError):  # it has ended, which is told below
@@ -200,6 +221,11 @@ def _begun(programs, files, within, nursery, in_turn=False):
             return json.loads(text)
 
         yield told
+
+
+def the_run():
+    """The process as long as which this run of the tests lasts: that of pytest, whose workers are its children."""
+    return os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
 
 
 def _next_turn():
@@ -282,7 +308,7 @@ def _keep(order, files):
     """Fork the programs, wait for them and tell; return, in each of them, the program and its name."""
     answer, *files = files
     own = [answer]
-    if order["in_turn"]:
+    if order["ahead"]:
         before, until_then, *files = files
         os.read(before, 1)  # nothing, when they have ended
         os.close(before)
@@ -299,7 +325,12 @@ def _keep(order, files):
     for file in files:
         os.close(file)
     _tell(answer, children)
-    _tell(answer, _wait(children, order["within"], answer))
+    statuses = _wait(children, order["within"], order["run"] if order["ahead"] else None, answer)
+    if order["ahead"]:
+        written = Path(order["ahead"], f"{STATUSES}.part")
+        written.write_text(json.dumps(statuses))
+        written.rename(written.with_suffix(""))
+    _tell(answer, statuses)
     os._exit(0)
 
 
@@ -322,11 +353,9 @@ def _become(program, order, own, files):
         sys.path.insert(0, str(Path(program["file"]).parent))
 
 
-def _wait(children, within, answer):
+def _wait(children, within, run, answer):
     """The status of each child; those that do not end within so many seconds, or that nobody waits for, are killed."""
-    statuses, end = {}, time.monotonic() + within
-    listener = select.poll()
-    listener.register(answer, 0)
+    statuses, end, nobody_waits = {}, time.monotonic() + within, _nobody_waits(run, answer)
     while len(statuses) < len(children):
         for name, child in children.items():
             if name in statuses:
@@ -334,7 +363,7 @@ def _wait(children, within, answer):
             pid, status = os.waitpid(child, os.WNOHANG)
             if pid:
                 statuses[name] = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > end or listener.poll(0):
+            elif time.monotonic() > end or nobody_waits():
                 with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet
                     os.killpg(child, signal.SIGKILL)
                 with contextlib.suppress(ProcessLookupError):
@@ -342,7 +371,20 @@ def _wait(children, within, answer):
                 os.waitpid(child, 0)
                 statuses[name] = None
         time.sleep(0.005)
-    return statuses
+    return {name: statuses[name] for name in children}
+
+
+def _nobody_waits(run, answer):
+    """What says whether a run of the tests has ended or, without one, nobody reads the answer."""
+    listener = select.poll()
+    if run is None:
+        listener.register(answer, 0)
+    else:
+        try:
+            listener.register(os.pidfd_open(run), select.POLLIN)
+        except ProcessLookupError:
+            return lambda: True
+    return lambda: bool(listener.poll(0))
 
 
 def _run_as_main(program, name):

@@ -147,7 +147,7 @@ def begin(folder):
     }
     programs["processes"] = PREFACE + NO_PROCESSES
     programs = {name: Program(code.replace("FILE", words["FILE"])) for name, code in programs.items()}
-    return begin_all(programs, in_turn=True)
+    return begin_all(programs, ahead=folder)
 
 
 SCENES_AHEAD = Ahead(begin)

@@ -20,8 +20,11 @@ from waiting import MOST_SECONDS, until
 import memload
 from memload.cli import main as cli
 from memload.cli.measure import private_bytes
+from memload.cli.prediction import wait_for_batches_ahead
 from memload.engine.observers import OBSERVERS
+from memload.monitoring import run as monitoring_run
 from memload.monitoring.log import read_log
+from memload.monitoring.processes import command_of
 
 ROW = 64 * 1024
 
@@ -87,7 +90,7 @@ def test_it_counts_steps_and_epochs_and_sees_what_loaders_did():
 
 @pytest.mark.parametrize("given", [{"step": "epoch 3"}, {"step": 1.5}, {"epoch": "3"}, {"epoch": None}], ids=str)
 def test_a_mark_that_is_no_number_is_refused_at_once_and_samples_go_on(given):
-    with memload.Monitor(interval=0.01) as monitor:
+    with memload.Monitor(interval=0.01, warn_at=None) as monitor:
         ((name, value),) = given.items()
         with pytest.raises(TypeError, match=f"{name} is the number of the {name}, an integer; got {value!r}"):
             monitor.mark(**given)
@@ -176,7 +179,8 @@ def test_losses_that_are_kept_with_their_graph_are_told_from_kept_batches():
     ],
     ids=["all", "the last", "the last few"],
 )
-def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_batches_too(most, told):
+def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_batches_too(most, told, monkeypatch):
+    monkeypatch.setattr(monitoring_run, "_DIAGNOSIS_SHARE", 1.0)  # on a busy machine one may cost much
     loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(800, 4096)).only("x"), batch_size=2, depth=2)
     weight, kept = torch.ones(4096, requires_grad=True), collections.deque(maxlen=most)
 
@@ -314,6 +318,7 @@ def test_shrink_gives_memory_of_transforms_back_at_once_and_batches_stay_right()
     for _ in range(12):
         batch = next(iterator)
     del batch
+    wait_for_batches_ahead()
     held.append(private_bytes() - before)
     watched(warn_at="1MB", on_warn="shrink")
     held.append(private_bytes() - before)
@@ -472,6 +477,7 @@ def test_a_logger_that_fails_is_warned_of_once_and_still_closed():
 def sleeper():
     with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as process:
         try:
+            until(lambda: command_of(process.pid).endswith("sleep(600)"))  # exec has been done by then
             yield process
         finally:
             process.kill()
@@ -609,9 +615,10 @@ warnings.simplefilter("always")
 with memload.Monitor(interval=0.01, warn_at=None, log="cut.jsonl", show=False) as monitor:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))  # a line is cut in the middle there
-    until(lambda: len(monitor.samples) >= 20)
+    begun = len(monitor.samples)
+    until(lambda: len(monitor.samples) >= begun + 20)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    until(lambda: len(monitor.samples) >= 24)
+    until(lambda: len(monitor.samples) >= begun + 24)
 (run,) = read_log("cut.jsonl")
 os.remove("cut.jsonl")
 times = [sample.time for sample in monitor.samples]
