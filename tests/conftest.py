@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import settings
 from programs import Ahead
+from waiting import MOST_SECONDS
 
 import memload
 
@@ -117,6 +118,12 @@ def _no_process_stays():
 def freed_memory_goes_back(monkeypatch):
     """The environment of a run whose C library gives freed tensors back: plans count what is alive, and no more."""
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "262144")
+
+
+@pytest.fixture
+def passes_end_patiently(monkeypatch):
+    """Let the end of a pass wait for functions that are under way, however long a busy machine takes for them."""
+    monkeypatch.setattr("memload.engine.transforms.threads._PATIENCE", MOST_SECONDS)
 
 
 @pytest.fixture

@@ -104,8 +104,9 @@ def test_a_request_that_goes_on_failing_is_given_up_after_a_time(proxy, monkeypa
     assert 2 <= len(proxy.requests) < 8  # two lists begin together, and the second goes with the first one to fail
 
 
-def test_the_ticket_of_a_part_that_is_refused_is_not_written_after_its_removal(proxy, store_server):
+def test_the_ticket_of_a_part_that_is_refused_is_not_written_after_its_removal(proxy, store_server, monkeypatch):
     """It is on its way while the fields are compared, so the removal waits for it."""
+    monkeypatch.setattr("memload.formats.remote.uploads._LEAVING", MOST_SECONDS)
     write("s3://bucket/ticket", 1)
     before = store_server.keys("ticket")
     proxy.meanwhile["PUT /bucket/ticket/.parts/00000-of-00002."] = partial(time.sleep, 1)

@@ -27,6 +27,17 @@ def read_all(device, batches, *, keeps=0, each=None):
     return read, kept
 
 
+def shows(is_caught, late):
+    """Whether what is left out shows with streams as late as that, or some times later.
+
+    A busy machine reads late as well: then too little of it shows at first.
+    """
+    return any(
+        is_caught({stream: (times * least, times * most) for stream, (least, most) in late.items()})
+        for times in (1, 4, 16, 64)
+    )
+
+
 def assert_same(read, expected):
     assert len(read) == len(expected)
     for got, batch in zip(read, expected, strict=True):

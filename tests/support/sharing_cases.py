@@ -15,6 +15,7 @@ from children import in_fork
 from programs import Program
 from same_rows import batches, same
 from torch.utils.data import DistributedSampler
+from waiting import MOST_SECONDS
 
 import memload
 from memload.device import node_sharing
@@ -179,6 +180,7 @@ def reader_killed(rank, _size):
 
 
 def owner_leaves_first(rank, _size, folder):
+    node_sharing._PATIENCE = MOST_SECONDS
     local, leaving = recording(), Path(folder, "leaving")
     keep = shared(local, 20_000)
     keepers.append(keep)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 import torch
-from late_reading import LATE, SLOW, assert_same, is_caught, on_cpu, read_all
+from late_reading import LATE, SLOW, assert_same, is_caught, on_cpu, read_all, shows
 from simulated import SimulatedInterface, Without
 from torch.utils.data import Dataset
 
@@ -69,9 +69,11 @@ def test_a_transform_sees_what_the_loop_has_queued_before_it_asked_for_the_batch
 
 @pytest.mark.parametrize(("made", "native"), KINDS)
 def test_a_transform_that_does_not_wait_for_the_loop_shows(made, native):
-    device = Early(native=native, copies=(0, 0), work=(0, 0), loop=SLOW)
-    added = looked_up(device, made())
-    assert [set(one.tolist()) for one in added] != [{float(k)} for k in range(ROWS // BATCH)]
+    def is_caught_where_it_is_early(late):
+        added = looked_up(Early(native=native, **late), made())
+        return [set(one.tolist()) for one in added] != [{float(k)} for k in range(ROWS // BATCH)]
+
+    assert shows(is_caught_where_it_is_early, {"copies": (0, 0), "work": (0, 0), "loop": SLOW})
 
 
 @pytest.mark.parametrize("made", [dataset, Stock])
@@ -118,8 +120,12 @@ def test_a_function_that_writes_to_the_same_memory_each_time_gives_each_batch_to
     device = SimulatedInterface(native=native, loop=LATE, copies=(0, 0), work=(0, 0))
     read, _ = read_all(device, loader(made(), device=device, batch_transform=Replayed(device)))
     assert_same(read, expected)
-    early = Early(native=native, loop=SLOW, copies=(0, 0), work=(0, 0))
-    assert is_caught(early, loader(made(), device=early, batch_transform=Replayed(early)), expected)
+
+    def is_caught_where_it_is_early(late):
+        early = Early(native=native, **late)
+        return is_caught(early, loader(made(), device=early, batch_transform=Replayed(early)), expected)
+
+    assert shows(is_caught_where_it_is_early, {"loop": SLOW, "copies": (0, 0), "work": (0, 0)})
 
 
 def doubled(batch):
@@ -136,10 +142,18 @@ def doubled(batch):
 )
 def test_a_step_that_is_left_out_before_a_transform_shows(call, late):
     expected = on_cpu(loader(dataset(), batch_transform=doubled))
-    whole, broken = SimulatedInterface(**late), Without(call, None, **late)
-    assert not is_caught(whole, loader(dataset(), device=whole, batch_transform=doubled), expected)
-    assert is_caught(broken, loader(dataset(), device=broken, batch_transform=doubled), expected)
-    assert broken.left_out
+
+    def is_caught_on(device):
+        return is_caught(device, loader(dataset(), device=device, batch_transform=doubled), expected)
+
+    def is_caught_without(late):
+        broken = Without(call, None, **late)
+        caught = is_caught_on(broken)
+        assert broken.left_out
+        return caught
+
+    assert not is_caught_on(SimulatedInterface(**late))
+    assert shows(is_caught_without, late)
 
 
 @pytest.mark.parametrize("made", [dataset, lambda: memload.to_device(dataset(), "cpu")], ids=["copied", "resident"])

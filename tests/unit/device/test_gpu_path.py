@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from device_cases import BATCH, CAST, ROWS, Nested, dataset, loader
-from late_reading import LATE, SLOW, assert_same, is_caught, on_cpu, read_all
+from late_reading import LATE, SLOW, assert_same, is_caught, on_cpu, read_all, shows
 from simulated import POISON, SimulatedInterface, Without
 from waiting import MOST_SECONDS, until
 
@@ -74,44 +74,53 @@ def test_a_loop_that_switches_streams_reads_the_same():
 
 
 @pytest.mark.parametrize(
-    ("call", "stream", "late", "options"),
+    ("call", "stream", "late", "native"),
     [
-        ("wait", None, {"work": SLOW, "loop": (0, 0)}, {}),  # the loop for the casts
-        ("hold", None, {"copies": (0, 0), "work": (0, 0), "loop": SLOW}, {}),  # what the loop still reads
-        ("record", "work", {"work": SLOW, "loop": (0, 0)}, {}),
-        ("hold", "work", {"copies": (0, 0), "work": SLOW}, {}),  # what casts still read
-        ("wait", "work", {"copies": SLOW, "work": (0, 0)}, {"native": False}),  # casts for copies
-        ("record", "copies", {"copies": SLOW, "work": (0, 0)}, {"native": False}),
+        ("wait", None, {"work": SLOW, "loop": (0, 0)}, True),  # the loop for the casts
+        ("hold", None, {"copies": (0, 0), "work": (0, 0), "loop": SLOW}, True),  # what the loop still reads
+        ("record", "work", {"work": SLOW, "loop": (0, 0)}, True),
+        ("hold", "work", {"copies": (0, 0), "work": SLOW}, True),  # what casts still read
+        ("wait", "work", {"copies": SLOW, "work": (0, 0)}, False),  # casts for copies
+        ("record", "copies", {"copies": SLOW, "work": (0, 0)}, False),
     ],
 )
-def test_a_step_that_is_left_out_shows(call, stream, late, options):
-    expected = on_cpu(loader(cast=CAST))
-    device = Without(call, stream, **late, **options)
-    whole = SimulatedInterface(**late, **options)
-    with ThreadPoolExecutor(1) as beside:  # both mostly wait
-        of_whole = beside.submit(is_caught, whole, loader(cast=CAST, device=whole), expected)
-        assert is_caught(device, loader(cast=CAST, device=device), expected)
-        assert device.left_out > 0
-        assert not of_whole.result()
+def test_a_step_that_is_left_out_shows(call, stream, late, native):
+    shows_where_it_is_left_out(dataset(), call, stream, late, native)
 
 
 def test_memory_that_casts_of_moved_batches_read_is_held():
-    late = {"copies": (0, 0), "work": SLOW, "native": False}
-    expected = on_cpu(loader(dataset().only("stim"), cast=CAST))
-    device = Without("hold", "work", **late)
-    whole = SimulatedInterface(**late)
-    with ThreadPoolExecutor(1) as beside:
-        of_whole = beside.submit(is_caught, whole, loader(dataset().only("stim"), cast=CAST, device=whole), expected)
-        assert is_caught(device, loader(dataset().only("stim"), cast=CAST, device=device), expected)
+    shows_where_it_is_left_out(dataset().only("stim"), "hold", "work", {"copies": (0, 0), "work": SLOW}, False)
+
+
+def shows_where_it_is_left_out(ds, call, stream, late, native):
+    """Where a step is left out, that shows; where all are made, nothing does."""
+    expected = on_cpu(loader(ds, cast=CAST))
+
+    def is_caught_on(device):
+        return is_caught(device, loader(ds, cast=CAST, device=device), expected)
+
+    def is_caught_without(late):
+        device = Without(call, stream, native=native, **late)
+        caught = is_caught_on(device)
+        assert device.left_out > 0
+        return caught
+
+    with ThreadPoolExecutor(1) as beside:  # both mostly wait
+        of_whole = beside.submit(is_caught_on, SimulatedInterface(native=native, **late))
+        assert shows(is_caught_without, late)
         assert not of_whole.result()
 
 
 @pytest.mark.parametrize("call", ["wait", "record", "done"])
 def test_a_native_step_that_is_left_out_shows(call):
     expected = on_cpu(loader())
-    device = SimulatedInterface(copies=LATE, work=(0, 0), loop=(0, 0))
-    device.simulated.leave_out(call)
-    assert is_caught(device, loader(device=device, depth=1), expected)
+
+    def is_caught_without(late):
+        device = SimulatedInterface(**late)
+        device.simulated.leave_out(call)
+        return is_caught(device, loader(device=device, depth=1), expected)
+
+    assert shows(is_caught_without, {"copies": LATE, "work": (0, 0), "loop": (0, 0)})
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -349,8 +358,12 @@ def test_the_stock_engine_moves_tensors_of_any_nesting():
 )
 def test_a_step_that_is_left_out_of_the_stock_engine_shows(call, stream, late):
     expected = on_cpu(memload.FastLoader(Nested(), batch_size=2))
-    device = Without(call, stream, **late)
-    assert is_caught(device, memload.FastLoader(Nested(), batch_size=2, device=device), expected)
+
+    def is_caught_without(late):
+        device = Without(call, stream, **late)
+        return is_caught(device, memload.FastLoader(Nested(), batch_size=2, device=device), expected)
+
+    assert shows(is_caught_without, late)
 
 
 def doubled_there(device):
@@ -373,7 +386,7 @@ def doubled_there(device):
 )
 def test_what_the_loop_makes_on_the_device_is_ordered_and_held_too(call, late):
     assert doubled_there(SimulatedInterface(**late))
-    assert not doubled_there(Without(call, "work", **late))
+    assert shows(lambda late: not doubled_there(Without(call, "work", **late)), late)
 
 
 def test_a_tensor_that_is_on_the_device_passes_with_one_warning():
@@ -486,9 +499,12 @@ def test_pinned_batches_are_not_filled_again_before_the_loops_own_copies_are_don
     safe = SimulatedInterface(loop=LATE)
     assert all(map(torch.equal, moved_by_the_loop(safe), expected))
     assert safe.simulated.violations == []
-    broken = Hasty(loop=LATE)
-    wrong = not all(map(torch.equal, moved_by_the_loop(broken), expected))
-    assert wrong or broken.simulated.violations
+
+    def is_caught_where_nobody_is_told(late):
+        broken = Hasty(**late)
+        return not all(map(torch.equal, moved_by_the_loop(broken), expected)) or broken.simulated.violations
+
+    assert shows(is_caught_where_nobody_is_told, {"loop": LATE})
 
 
 def test_pinned_batches_lie_in_memory_of_the_allocator():
@@ -501,10 +517,13 @@ def test_pinned_batches_lie_in_memory_of_the_allocator():
 
 
 def test_reading_before_the_stream_has_come_is_poison():
-    device = SimulatedInterface(copies=(20_000, 20_000), loop=(0, 0))
+    device = SimulatedInterface(loop=(0, 0))
+    gate = device.simulated.gate()
+    device.wait(device.copies, gate)
     iterator = iter(loader(device=device))
     batch = next(iterator)
     assert (batch["label"].view(torch.uint8) == POISON).all()
+    device.simulated.open(gate)
 
 
 def test_a_device_that_is_none_is_refused_in_words():

@@ -13,7 +13,7 @@ from children import refused_in_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels_by_address import kernels_in_python
-from late_reading import SLOW, read_all
+from late_reading import SLOW, is_caught, shows
 from same_rows import batches, movie, read_from, reorderings, same
 from simulated import SimulatedInterface
 from strategies import field_sets, random_tensor
@@ -182,21 +182,18 @@ def test_a_step_that_is_left_out_shows(tier, call, stream, late):
     given = {"bytes": 400} if tier == "split" else {"tier": tier}
     expected = batches(local)
 
-    def is_caught(interface):
-        loader = memload.FastLoader(memload.to_device(local, "cpu", **given), 4, device=interface)
-        read, _ = read_all(interface, loader)
-        whole = [[*batch.values()] for batch in expected]
-        return not same(read, whole) or bool(interface.simulated.violations)
+    def is_caught_on(interface):
+        resident = memload.to_device(local, "cpu", **given)
+        return is_caught(interface, memload.FastLoader(resident, 4, device=interface), expected)
 
-    for times in (1, 4, 16):  # on a busy machine the loop reads so late that little shows
-        slower = {name: (times * least, times * most) for name, (least, most) in late.items()}
-        careless = Without(call, stream, **slower)
-        caught = is_caught(careless)
+    def is_caught_without(late):
+        careless = Without(call, stream, **late)
+        caught = is_caught_on(careless)
         assert careless.left_out
-        if caught:
-            break
-    assert caught
-    assert not is_caught(SimulatedInterface(**late))
+        return caught
+
+    assert shows(is_caught_without, late)
+    assert not is_caught_on(SimulatedInterface(**late))
 
 
 class Watched(SimulatedInterface):

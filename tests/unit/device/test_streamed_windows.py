@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from late_reading import LATE, assert_same, on_cpu, read_all
+from late_reading import LATE, assert_same, is_caught, on_cpu, read_all, shows
 from simulated import SimulatedInterface
 
 import memload
@@ -169,13 +169,16 @@ def test_memory_is_stated_for_windows_that_share_nothing():
 def test_a_wait_that_is_left_out_shows(call):
     ds = movie().with_lags(stim=range(LAGS)).only("stim")
     expected = on_cpu(loader(ds))
-    device = SimulatedInterface(copies=LATE, work=(0, 0), loop=(0, 0))
-    device.simulated.leave_out(call)
-    try:
-        read, _ = read_all(device, loader(ds, device=device, depth=1))
-    except (IndexError, memload.DeviceError):  # places that were not there yet
-        return
-    assert device.simulated.violations or not all(map(torch.equal, [one for (one,) in read], expected))
+
+    def is_caught_without(late):
+        device = SimulatedInterface(**late)
+        device.simulated.leave_out(call)
+        try:
+            return is_caught(device, loader(ds, device=device, depth=1), expected)
+        except (IndexError, memload.DeviceError):  # places that were not there yet
+            return True
+
+    assert shows(is_caught_without, {"copies": LATE, "work": (0, 0), "loop": (0, 0)})
 
 
 @pytest.mark.gpu

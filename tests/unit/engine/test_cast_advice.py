@@ -372,6 +372,7 @@ def test_generators_of_any_kind_are_looked_at(stored):
     assert len(batches) == 4
 
 
+@pytest.mark.usefixtures("passes_end_patiently")
 def test_nothing_of_a_batch_and_no_function_is_kept(stored):
     made = []
 

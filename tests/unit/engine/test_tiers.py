@@ -414,15 +414,26 @@ def test_what_functions_make_of_batches_is_kept_to_what_memory_holds(tmp_path, o
     assert short.out[1:] == ["1"]
 
 
+def cache_budget(ds):
+    """Bytes that the cache of its field "data" may take."""
+    return ds.fields["data"].column.storages[0].cache.budget
+
+
+def free_memory_stays(monkeypatch):
+    """Let free memory be what it is now, whatever other processes take and give back."""
+    found = budget.memory()
+    monkeypatch.setattr(budget, "memory", lambda: found)
+
+
 def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):
     sparse = tmp_path / "huge.npy"
     np.lib.format.open_memmap(sparse, "w+", np.uint8, (1 << 20, 1 << 18)).flush()
-    budget = lambda ds: ds.fields["data"].column.storages[0].cache.budget  # noqa: E731
-    alone = budget(memload.open(sparse, tier="hybrid"))
+    free_memory_stays(monkeypatch)
+    alone = cache_budget(memload.open(sparse, tier="hybrid"))
     lent = lambda ds: any(storage.locator for storage in ds.fields["stim"].column.storages)  # noqa: E731
     assert not lent(memload.open(folder / "coded", tier="auto"))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert budget(memload.open(sparse, tier="hybrid")) == pytest.approx(alone / 4, rel=0.1)
+    assert cache_budget(memload.open(sparse, tier="hybrid")) == pytest.approx(alone / 4, rel=0.1)
     half = f"{alone / 1e9:.3g}GB"
     with pytest.raises(MemorySpaceError, match=r'"hybrid", in each of 4 processes \(LOCAL_WORLD_SIZE\) .*, takes .*'):
         memload.open(sparse, tier="hybrid", cache_bytes=half)
@@ -434,17 +445,17 @@ def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(f
         memload.open(folder / "plain", tier="ram")
 
 
-def test_what_one_cache_will_take_is_not_promised_to_another(folder, tmp_path):
+def test_what_one_cache_will_take_is_not_promised_to_another(tmp_path, monkeypatch):
     sparse = tmp_path / "huge.npy"
     np.lib.format.open_memmap(sparse, "w+", np.uint8, (1 << 20, 1 << 18)).flush()
-    budget = lambda ds: ds.fields["data"].column.storages[0].cache.budget  # noqa: E731
+    free_memory_stays(monkeypatch)
     first = memload.open(sparse, tier="hybrid")
     second = memload.open(sparse, tier="hybrid")
-    assert budget(second) == pytest.approx(budget(first) / 2, rel=0.1)
+    assert cache_budget(second) == pytest.approx(cache_budget(first) / 2, rel=0.1)
     with pytest.raises(MemorySpaceError, match="of it for caches that are not full yet"):
-        memload.open(sparse, tier="hybrid", cache_bytes=budget(first))
+        memload.open(sparse, tier="hybrid", cache_bytes=cache_budget(first))
     del first
-    assert memload.open(sparse, tier="hybrid", cache_bytes=budget(second)).tier is Tier.HYBRID
+    assert memload.open(sparse, tier="hybrid", cache_bytes=cache_budget(second)).tier is Tier.HYBRID
 
 
 @pytest.mark.parametrize(
@@ -475,7 +486,13 @@ def test_a_cache_gives_back_what_is_short():
     assert short((CONTROL_GROUP, 400, 300), (DATA, 5000, 400)) == 750 - 400, "a process that may have no more is short"
 
 
-def test_files_that_killed_processes_left_are_removed():
+@pytest.fixture
+def own_names(monkeypatch):
+    """Names in /dev/shm that no other process of this machine has or removes."""
+    monkeypatch.setattr(arenas, "_prefix", lambda: f"memload-test-{os.getpid()}-")
+
+
+def test_files_that_killed_processes_left_are_removed(own_names):
     path = arenas._folder() / f"{arenas._prefix()}left"
     path.write_text("999999999 3 17\n")
     arenas.sweep()
@@ -483,7 +500,7 @@ def test_files_that_killed_processes_left_are_removed():
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_file_that_took_the_place_of_one_that_was_opened_stays(monkeypatch, ends):
+def test_a_file_that_took_the_place_of_one_that_was_opened_stays(monkeypatch, own_names, ends):
     path = arenas._folder() / f"{arenas._prefix()}replaced"
     locator = f"{os.getpid()} 999 1"
     path.write_text(f"{locator}\n")

@@ -466,8 +466,8 @@ def test_what_collate_does_not_take_says_so_as_in_the_stock_loader():
         next(iter(memload.FastLoader(images().map(lambda sample: object()), 4)))
 
 
-def test_a_function_that_never_returns_meets_the_timeout_and_the_end_of_the_pass(monkeypatch):
-    monkeypatch.setattr("memload.engine.transforms.threads._PATIENCE", 100.0)
+@pytest.mark.usefixtures("passes_end_patiently")
+def test_a_function_that_never_returns_meets_the_timeout_and_the_end_of_the_pass():
     never = threading.Event()
     loader = memload.FastLoader(images(), 4, timeout=0.2, batch_transform=lambda b: never.wait())
     began = time.monotonic()
@@ -785,6 +785,7 @@ def test_what_draws_only_from_the_process_is_refused_by_name():
 # The end of a pass.
 
 
+@pytest.mark.usefixtures("passes_end_patiently")
 def test_two_hundred_loops_that_break_leave_no_thread():
     loader = memload.FastLoader(images(), 2, batch_transform=lambda b: b["row"] + 1, threads=2)
     for _ in range(200):
@@ -795,6 +796,7 @@ def test_two_hundred_loops_that_break_leave_no_thread():
     assert threads_of_transforms() == []
 
 
+@pytest.mark.usefixtures("passes_end_patiently")
 def test_an_iterator_that_is_dropped_or_fails_in_the_loop_ends_its_threads_and_memory():
     def looped():
         for batch in memload.FastLoader(images().map(doubled), 2, threads=2):
@@ -929,6 +931,7 @@ def test_the_statistics_name_the_transform_where_it_is_the_limit():
     assert "for the transform" not in memload.FastLoader(images(), 8).stats().limit
 
 
+@pytest.mark.usefixtures("passes_end_patiently")
 def test_transform_threads_are_as_many_as_gather_or_as_said():
     def threads(**arguments):
         iterator = iter(memload.FastLoader(images(), 1, batch_transform=dict, **arguments))
@@ -992,6 +995,7 @@ class Odd:
     ],
     ids=["batch", "stop", "sample", "row that is not there", "sampler", "sampler of groups"],
 )
+@pytest.mark.usefixtures("passes_end_patiently")
 def test_an_error_that_was_caught_keeps_neither_pass_nor_threads_alive(make):
     gc.collect()
     gc.disable()
@@ -1004,7 +1008,7 @@ def test_an_error_that_was_caught_keeps_neither_pass_nor_threads_alive(make):
                 next(iterator)
         del loader, iterator
         assert gone() is None
-        assert not [t for t in threading.enumerate() if t.name.startswith("memload transform")]
+        assert threads_of_transforms() == []
     finally:
         gc.enable()
 
