@@ -215,4 +215,5 @@ CASES += [
     for loads in (True, False)
 ]
 CASES += [case("GRU", "0.5 GB", loads=loads, as_it_is=True, steps=MOST_STEPS) for loads in (True, False)]
+CASES.append(case("GRU", "2.5 GB", loads=True, as_it_is=True, steps=MORE_STEPS))
 CASES.append(case("GAT", "0.5 GB", loads=True, share=0.8))

@@ -1005,9 +1005,17 @@ class Device:
         """
         An event that comes when all that is in the stream now is done.
         """
+    def register_host(self, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Pin memory of the host, until `unregister_host`; others may be capturing graphs meanwhile.
+        """
     def synchronise(self, event: DeviceEvent) -> None:
         """
         Wait, without the GIL, until an event has come.
+        """
+    def unregister_host(self, address: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Unpin memory that no stream reads any more.
         """
     def wait(self, stream: typing.SupportsInt | typing.SupportsIndex, event: DeviceEvent) -> None:
         """

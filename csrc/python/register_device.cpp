@@ -31,6 +31,16 @@ struct PyDeviceEvent {
   Device::Event event;
 };
 
+void register_host(const PyDevice& device, std::uintptr_t address, std::size_t nbytes) {
+  const WithoutGil released;
+  device->register_host(at(address), nbytes);
+}
+
+void unregister_host(const PyDevice& device, std::uintptr_t address) {
+  const WithoutGil released;
+  device->unregister_host(at(address));
+}
+
 Device::Stream create_stream(const PyDevice& device, bool urgent) {
   const WithoutGil released;
   return device->create_stream(urgent ? Device::Urgency::urgent : Device::Urgency::usual);
@@ -78,6 +88,9 @@ void register_device(py::module_& m) {
   py::class_<PyDeviceEvent>(m, "DeviceEvent", "A point in a stream of a Device.");
   py::class_<PyDevice>(m, "Device", "A device that native threads copy to. Streams are their handles.")
       .def(py::init(&device_of), py::arg("capsule"), "From what memload._cuda.device() gives.")
+      .def("register_host", &register_host, py::arg("address"), py::arg("nbytes"),
+           "Pin memory of the host, until `unregister_host`; others may be capturing graphs meanwhile.")
+      .def("unregister_host", &unregister_host, py::arg("address"), "Unpin memory that no stream reads any more.")
       .def("create_stream", &create_stream, py::arg("urgent"),
            "Make a stream that lives until the process ends; what is queued in urgent ones goes first.")
       .def("record", &record, py::arg("stream"), "An event that comes when all that is in the stream now is done.")

@@ -17,7 +17,7 @@ import torch
 from memload.device.destination_buffers import CopiedBatches, PinnedBatches, TransferredBatches, why_whole
 from memload.device.device_batches import Casts, DeviceBatches, MovedBatches
 from memload.device.devices import Target
-from memload.device.interface import HostMemory
+from memload.device.interface import HostMemory, Interface
 from memload.device.pinned_memory import PinnedField, resident_fields
 from memload.device.placing import Placer
 from memload.device.resident import resident_device
@@ -26,7 +26,7 @@ from memload.device.split_tier import gathered_by
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.gatherer import Gatherer
 from memload.engine.on_cpu import OnCPU, into_slots
-from memload.engine.request import Moving, PassRequest
+from memload.engine.request import Arrival, Moving, PassRequest
 from memload.engine.settings import BatchSizes, PassSettings
 from memload.engine.transforms.seeding import PassSeed
 from memload.kept_errors import level_outside
@@ -73,7 +73,7 @@ class PinnedCPU(OnCPU):
         """Return the bytes that torch's allocator takes for `nbytes`."""
         return whole_power(nbytes)
 
-    def open(self) -> PinnedCPU:
+    def open(self, kept: Arrival | None) -> PinnedCPU:  # noqa: ARG002
         """Return this destination; warn as stock iterators do."""
         if self._named and not self._warned:
             warnings.warn(
@@ -141,9 +141,10 @@ class ToDevice:
         """Return the bytes of a slot of the ring: `nbytes` itself."""
         return nbytes
 
-    def open(self) -> _DeviceArrival:
-        """Open the device for a pass that begins now, and return its arrival."""
-        return _DeviceArrival(Placer(self.target.open()))
+    def open(self, kept: Arrival | None) -> _DeviceArrival:
+        """Open the device for a pass that begins now, in the streams of the one that kept its slots, and return it."""
+        before = kept.interface if isinstance(kept, _DeviceArrival) else None
+        return _DeviceArrival(Placer(self.target.open(before)))
 
     def moving(self, request: PassRequest) -> Moving:
         """Return the function that moves, casts and transforms batches of torch's machinery."""
@@ -172,9 +173,14 @@ class _DeviceArrival:
     def __init__(self, placer: Placer) -> None:
         self._placer = placer
 
+    @property
+    def interface(self) -> Interface:
+        """The device, with the streams of this pass."""
+        return self._placer.interface
+
     def gatherer(self, settings: PassSettings, kept: Gatherer | None) -> Gatherer:
         """Return the gatherer to the device; or into slots, if batches are made on the CPU."""
-        interface = self._placer.interface
+        interface = self.interface
         if not settings.source.raw:
             return into_slots(settings, kept)
         if interface.native is not None:

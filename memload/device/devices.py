@@ -229,16 +229,20 @@ class Target:
         """Whether the target is a GPU."""
         return isinstance(self.wanted, torch.device)
 
-    def open(self) -> Interface:
+    def open(self, kept: Interface | None = None) -> Interface:
         """Return an interface of the device for one pass, whose streams no other pass has.
+
+        Args:
+            kept: that of an earlier pass, which has ended. If it is of this device, it serves again: torch's allocator
+                has memory of batches for its streams, which it gives to no other stream.
 
         Raises:
             DeviceError: CUDA cannot be used in this process.
         """
         if not isinstance(self.wanted, torch.device):
-            return self.wanted.own_streams()
+            return self.wanted.own_streams() if kept is None else kept
         device = device_of(self.wanted)
-        return torch_interface(device.index)
+        return kept if kept is not None and kept.device == device else torch_interface(device.index)
 
     def __str__(self) -> str:
         return str(self.wanted) if isinstance(self.wanted, torch.device) else str(self.wanted.device)

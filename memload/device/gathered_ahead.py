@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from memload.device.copied_rows import AHEAD, ArrivedNumbers, ArrivedRows, CopiedRows
 from memload.device.devices import raise_device_error
+from memload.device.interface import Interface
 from memload.device.placing import Placer, plain_members
 from memload.device.resident_batches import Made, ResidentBatches
 from memload.device.row_numbers import HostNumbers, RowNumbers
@@ -54,6 +55,11 @@ class GatheredAhead(ResidentBatches):
         self._begun: deque[BegunTransfer | BatchResult] = deque()
         self._ahead: deque[Made | BatchResult] = deque()
         self.kept: CopiedRows | None = None  # what the next pass may have, once this one is closed
+
+    @property
+    def interface(self) -> Interface:
+        """The device, with the streams of this pass."""
+        return self._placer.interface
 
     def _next_made(self) -> Made | None:
         self._maker.check_here()

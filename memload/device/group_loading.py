@@ -359,7 +359,7 @@ class _Loading:
         """Let go of all memories."""
         self.share.close()
         self.tables.clear()
-        self.ram, self.own = None, torch.empty(0, dtype=torch.uint8)
+        self.ram, self.own = None, torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def close_files(self) -> None:
         """Close the file of the RAM, which all have mapped."""

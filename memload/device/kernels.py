@@ -64,6 +64,7 @@ class OwnerCache:
 _FROM = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32})
 _TO = frozenset({torch.bfloat16, torch.float16, torch.float32})
 _MOST_ELEMENTS = 2**31  # of a row that is cast; bytes of a row that is copied
+_ALIGNED = 128  # rows after which the next one begins at an address as well aligned as the first
 
 KernelRule = tuple[str, str, str, float, float, int, int, int]
 """From, to, how, scale, offset, address of constants (csrc/cuda/rule.h), channels, elements of one in a run."""
@@ -112,10 +113,10 @@ def _computed_rule(
         return (*codes, "scaled", scale, offset, 0, 1, 1), None
     fused = fused_constants(dtype, rule.dtype, scale, offset, means, deviations)
     if fused is not None:
-        kind, constants = "fused", _on_device(torch.from_numpy(np.concatenate(fused)), device)
+        kind, constants = "fused", _kept_on(np.concatenate(fused).tobytes(), device)
     else:
         kind = "by_reciprocal" if multiplies(dtype, scale, (offset, *means), deviations) else "computed"
-        constants = _constants(tuple(means), tuple(deviations), device)
+        constants = _constants(means, deviations, device)
     return (*codes, kind, scale, offset, constants.data_ptr(), len(means), inner), constants
 
 
@@ -147,15 +148,21 @@ def _within(values: NDArray[np.float32], power: int) -> bool:
     return bool(((values >= 2.0**-power) & (values <= 2.0**power)).all())
 
 
+def _constants(means: Sequence[float], deviations: Sequence[float], device: torch.device) -> torch.Tensor:
+    """Return means, deviations and their reciprocals on a device."""
+    given = torch.tensor([means, deviations], dtype=torch.float32, device="cpu")
+    every = torch.cat([given.view(-1), given[1].double().reciprocal().float()])
+    return _kept_on(every.numpy().tobytes(), device)
+
+
 @functools.lru_cache(maxsize=1024)
-def _constants(means: tuple[float, ...], deviations: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """Return means, deviations and their reciprocals on a device; any stream may read them after this call."""
-    given = torch.tensor([means, deviations], dtype=torch.float32)
-    return _on_device(torch.cat([given.view(-1), given[1].double().reciprocal().float()]), device)
+def _kept_on(values: bytes, device: torch.device) -> torch.Tensor:
+    """Return float32 values on a device. Any stream may read them after this call, also when their rule is gone.
 
-
-def _on_device(given: torch.Tensor, device: torch.device) -> torch.Tensor:
-    constants = given.to(device)
+    They belong to the stream that is current now, which would write to their memory once they are dropped, while
+    kernels of other streams may still read it. So they stay.
+    """
+    constants = torch.frombuffer(bytearray(values), dtype=torch.float32).to(device)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return constants
@@ -236,10 +243,12 @@ def cast_all(stored: torch.Tensor, out: torch.Tensor, rule: Cast, row_shape: Seq
         row_shape: the shape of a row of `stored`, by which the rule counts its channels.
     """
     kernel = RowKernel.of(stored, rule, row_shape, [stored.data_ptr()], out.device)
-    rows = out.numel() // max(1, kernel.length)
-    if out.numel() < _MOST_ELEMENTS:  # all rows as one with repeated channels: short rows leave warps idle
-        kernel, rows = replace(kernel, parts=[(stored.data_ptr(), 1)], length=out.numel()), 1
-    kernel.launch(out, rows, (0, 0, 1))
+    row, flat = max(1, kernel.length), out.view(-1)
+    rows = max(1, (_MOST_ELEMENTS - 1) // row)  # as one with repeated channels, since short rows leave warps idle
+    joined = row * (rows - rows % _ALIGNED if rows > _ALIGNED else rows)
+    for begin in range(0, len(flat), joined):
+        part, address = flat[begin : begin + joined], stored.data_ptr() + begin * stored.itemsize
+        replace(kernel, parts=[(address, 1)], length=len(part)).launch(part, 1, (0, 0, 1))
 
 
 def augment_images(x: torch.Tensor, out: torch.Tensor, rule: Cast, job: ImageJob) -> None:

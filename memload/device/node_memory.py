@@ -190,7 +190,7 @@ class SharedFile:
     def mapped(self) -> torch.Tensor:
         """Return all of it: uint8 (nbytes,), which processes that are forked later do not have."""
         if not self.nbytes:
-            return torch.empty(0, dtype=torch.uint8)
+            return torch.empty(0, dtype=torch.uint8, device="cpu")
         memory = mmap.mmap(self._fd, self.nbytes)
         memory.madvise(mmap.MADV_DONTFORK)
         with contextlib.suppress(OSError):  # without huge pages it is slower, no more

@@ -18,6 +18,7 @@ import time
 import warnings
 import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -47,6 +48,8 @@ class _Own:
 
 _KEPT: list[_Own] = []
 """Memory of rows that this process dropped, and others may read still."""
+_STILL_READ: list[Any] = []
+"""Memories of which nobody could tell whether a device of this process still reads them; they stay until it ends."""
 
 
 def free_unread() -> int:
@@ -148,7 +151,9 @@ class NodeShare:
 def _end(own: _Own, reads: Reads, opened: list[tuple[Opened, SharedFile]], ram: list[PinnedMemory]) -> None:
     if own.process != os.getpid():
         return
-    reads.wait()
+    if not reads.wait():
+        _STILL_READ.append((own, *opened, *ram))
+        return
     ram.clear()
     for memory, lock in opened:
         with contextlib.suppress(RuntimeError):  # after a failed kernel, all calls fail

@@ -10,9 +10,10 @@ Where the device is a CPU, the device tensor is the memory itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,37 +24,50 @@ from torch.utils.dlpack import from_dlpack
 from memload._core import Column, Storage, Windows, withheld
 from memload.columns.fields import Field, MemoryOwner
 from memload.device.cuda_module import cuda_module
+from memload.device.devices import lasting
 from memload.device.frames import FrameIndex, Numbers, frames_of
 from memload.device.numa import node_of_gpu
 from memload.device.resident import ResidentColumn, ResidentField
-from memload.errors import DeviceError
+from memload.device.torch_interface import native_device
+from memload.errors import DeviceError, first_line
 from memload.sizes import format_size
 
 _PORTABLE = 1  # CUDA's cudaHostRegisterPortable: pinned for all devices of the process
+
+
+_STILL_READ: list[torch.Tensor] = []
+"""Memory of which nobody could tell whether a device still reads it; it stays until the process ends."""
 
 
 class Reads:
     """The reads of memory by the streams of devices that may be under way."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, int], torch.cuda.Event] = {}  # of each stream, by device and handle
+        self._last: dict[tuple[int, int], Callable[[], None]] = {}  # waits for each stream, by device and handle
 
     def note(self, device: torch.device) -> None:
         """Note what is queued in a device's current stream now."""
         if device.type != "cuda":
             return
         stream = torch.cuda.current_stream(device)
-        key = stream.device_index, stream.cuda_stream
-        event = self._last.get(key)
-        if event is None:
-            event = self._last[key] = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record(stream)  # again: all that the stream did before is done when this is
+        native, handle = native_device(stream.device_index), stream.cuda_stream
+        if native is None:
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record(stream)
+            wait: Callable[[], None] = event.synchronize
+        else:
+            wait = functools.partial(native.synchronise, native.record(handle))
+        self._last[stream.device_index, handle] = wait  # for all that the stream did before, too
 
-    def wait(self) -> None:
-        """Wait until all that was noted is done."""
-        for event in list(self._last.values()):
-            with contextlib.suppress(RuntimeError):  # after a failed kernel, all calls fail
-                event.synchronize()
+    def wait(self) -> bool:
+        """Wait until all that was noted is done; return whether it is: False where a stream cannot be asked."""
+        done = True
+        for wait in list(self._last.values()):
+            try:
+                wait()
+            except RuntimeError as error:
+                done = done and bool(lasting(str(error)))  # after a failed kernel, nothing runs any more
+        return done
 
 
 class PinnedMemory:
@@ -106,22 +120,16 @@ class PinnedMemory:
         """
         if self.device.type != "cuda" or not self.table.numel():
             return
-        runtime, address, nbytes = torch.cuda.cudart(), self.table.data_ptr(), self.table.nbytes  # type: ignore[no-untyped-call]
-        with torch.cuda.device(self.device):
-            status = runtime.cudaHostRegister(address, nbytes, _PORTABLE)
-        if int(status) != 0:
-            self._forget_error()
+        try:
+            with torch.cuda.device(self.device):
+                _register(self.table)
+        except RuntimeError as error:
             raise DeviceError(
-                f"{format_size(nbytes)} of RAM could not be pinned for {self.device} (cudaHostRegister: {status}). A "
-                'container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or keep '
-                "the dataset in files"
-            )
+                f"{format_size(self.table.nbytes)} of RAM could not be pinned for {self.device} ({first_line(error)}). "
+                'A container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or '
+                "keep the dataset in files"
+            ) from error
         weakref.finalize(self, _unpin, self.device, self.table, self._reads, os.getpid()).atexit = False
-
-    def _forget_error(self) -> None:
-        """Clear CUDA's record of the failed call, which torch's next kernel would report as its own error."""
-        with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device=self.device)
 
     def was_read(self, device: torch.device | None = None) -> None:
         """Keep the memory pinned until a device's current stream has finished the work queued now."""
@@ -162,13 +170,37 @@ class _AsCuda:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3}
 
 
+def _register(table: torch.Tensor) -> None:
+    """Register memory with the driver, for all devices of the process. Raises RuntimeError."""
+    device, address = torch.cuda.current_device(), table.data_ptr()
+    native = native_device(device)
+    if native is not None:
+        native.register_host(address, table.nbytes)
+        return
+    status = torch.cuda.cudart().cudaHostRegister(address, table.nbytes, _PORTABLE)  # type: ignore[no-untyped-call]
+    if int(status) != 0:
+        with contextlib.suppress(RuntimeError):
+            torch.empty(1, device=device).fill_(1)  # torch's next kernel reports the error of the call as its own
+        raise RuntimeError(f"cudaHostRegister: {status}")
+
+
+def _unregister(table: torch.Tensor) -> None:
+    native = native_device(torch.cuda.current_device())
+    if native is None:
+        torch.cuda.cudart().cudaHostUnregister(table.data_ptr())  # type: ignore[no-untyped-call]
+    else:
+        native.unregister_host(table.data_ptr())
+
+
 def _unpin(device: torch.device, table: torch.Tensor, reads: Reads, process: int) -> None:
     """Unpin the memory after all streams have read it; do nothing in a forked child, which does not have it."""
     if os.getpid() != process:
         return
-    reads.wait()
+    if not reads.wait():
+        _STILL_READ.append(table)
+        return
     with contextlib.suppress(RuntimeError), torch.cuda.device(device):  # after a failed kernel, all calls fail
-        torch.cuda.cudart().cudaHostUnregister(table.data_ptr())  # type: ignore[no-untyped-call]
+        _unregister(table)
 
 
 @dataclass(frozen=True, eq=False)

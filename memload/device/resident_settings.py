@@ -115,7 +115,8 @@ class ResidentSettings:
         options: dict[str, Any] = {"drop_last": self.drop_last, "transform": self.transform, "depth": self.depth}
         if self.target is None:
             return ResidentBatches(self.source, self.sizes, **options)
-        placer, copied = Placer(self.target.open()), kept.kept if isinstance(kept, GatheredAhead) else None
+        before, copied = (kept.interface, kept.kept) if isinstance(kept, GatheredAhead) else (None, None)
+        placer = Placer(self.target.open(before))
         transfer = None if self.transfer is None else SplitTransfer(self.transfer, placer.interface, copied)
         return GatheredAhead(self.source, self.sizes, placer, transfer, **options)
 

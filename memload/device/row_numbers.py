@@ -137,7 +137,7 @@ def to_device(arrays: Sequence[Numbers], device: torch.device) -> Sequence[torch
     if _is_cpu(device) or not arrays:
         return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     ends = [*accumulate(map(len, arrays))]
-    staged = torch.empty(ends[-1], dtype=torch.int64, pin_memory=True)
+    staged = torch.empty(ends[-1], dtype=torch.int64, device="cpu", pin_memory=True)
     np.concatenate(arrays, out=staged.numpy())
     there = staged.to(device, non_blocking=True)  # torch keeps the pinned memory until the device has it
     return there.tensor_split(ends[:-1]) if len(ends) > 1 else [there]

@@ -87,7 +87,7 @@ class SplitColumn(ResidentColumn):
             device = self.table.device
             stream = torch.cuda.current_stream(device)
             for table in self.on_devices:
-                table.record_stream(stream)  # torch takes streams of other devices, too
+                _hold(table, stream)
             if self.memory is not None:
                 self.memory.was_read(device)
 
@@ -101,6 +101,25 @@ class SplitColumn(ResidentColumn):
     def gathered_by(self, device: torch.device) -> SplitColumn:
         """Return the same rows, gathered by another of their devices."""
         return replace(self, table=table_of(self.on_devices, self.memory, device))
+
+
+def _hold(table: torch.Tensor, stream: torch.cuda.Stream) -> None:
+    """Keep the memory of a table until a stream, maybe of another device, has finished the work queued now.
+
+    Torch compares the handles of streams without their devices, and default streams all have the handle 0: so it would
+    take another device's default stream for the one that the memory belongs to, and not wait for it. Another stream of
+    that device stands for it then, which waits for it and does nothing else.
+    """
+    if not stream.cuda_stream and stream.device != table.device:
+        stand_in = _stand_in(stream.device)
+        stand_in.wait_stream(stream)
+        stream = stand_in
+    table.record_stream(stream)
+
+
+@functools.cache
+def _stand_in(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def table_of(on_devices: Sequence[torch.Tensor], memory: PinnedMemory | None, device: torch.device) -> SplitRows:

@@ -173,7 +173,16 @@ def torch_interface(index: int) -> TorchInterface:
     programs with many of them wait where nobody expects it; they are used only where `memload._cuda` is not there.
     """
     native, pairs, why_not = _opened(index)
-    return TorchInterface(index, pairs, why_not) if native is None else NativeInterface(index, pairs, native)
+    with torch.cuda.device(index):  # torch switches the device before native code does, and knows the one before
+        return TorchInterface(index, pairs, why_not) if native is None else NativeInterface(index, pairs, native)
+
+
+def native_device(index: int) -> _core.Device | None:
+    """Return a CUDA device as native code calls it, also while another thread captures a graph; None without kernels.
+
+    What `torch.cuda` calls meanwhile may be refused, and make the capture invalid.
+    """
+    return _opened(index)[0]
 
 
 @functools.cache

@@ -47,7 +47,7 @@ class Held:
 
     def __post_init__(self) -> None:
         self.shape = tuple(self.tensor.shape)
-        self.stride = self.tensor.stride() if is_dense(self.tensor) else torch.empty(self.shape).stride()
+        self.stride = self.tensor.stride() if is_dense(self.tensor) else torch.empty(self.shape, device="meta").stride()
 
     @property
     def nbytes(self) -> int:

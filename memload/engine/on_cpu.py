@@ -12,7 +12,7 @@ from memload import _core
 from memload.engine.cast_batches import CastBatches
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.gatherer import BatchResult, Gatherer, longest_close
-from memload.engine.request import Moving, PassRequest
+from memload.engine.request import Arrival, Moving, PassRequest
 from memload.engine.settings import PassSettings
 from memload.engine.transforms.seeding import PassSeed
 from memload.engine.transforms.transform_pipeline import TransformedBatches
@@ -126,7 +126,7 @@ class OnCPU:
         """Return the bytes of a slot: so many."""
         return nbytes
 
-    def open(self) -> OnCPU:
+    def open(self, kept: Arrival | None) -> OnCPU:  # noqa: ARG002 - as all destinations are asked
         """Return this."""
         return self
 

@@ -127,8 +127,11 @@ class Destination(Protocol):
     def slot_bytes(self, nbytes: int) -> int:
         """Return the bytes that a slot of so many bytes takes, where batches are gathered into pinned memory."""
 
-    def open(self) -> Arrival:
+    def open(self, kept: Arrival | None) -> Arrival:
         """Return where the batches of a native pass that begins now arrive.
+
+        Args:
+            kept: where those of an earlier pass arrived, which has ended and kept its slots.
 
         Raises:
             DeviceError: the device cannot be used in this process.

@@ -111,7 +111,7 @@ def native_pass(
 
 def _layers(settings: Settings, request: PassRequest, history: PassHistory, kept: Layers | None) -> Layers:
     around, before = settings_around(settings), kept.gathers if kept else None
-    arrival, transforms = settings.destination.open(), None
+    arrival, transforms = settings.destination.open(kept.arrival if kept else None), None
     gathers = arrival.gatherer(settings, before) if isinstance(settings, PassSettings) else settings.gatherer(before)
     outermost = gathers
     if around is None:

@@ -2,12 +2,15 @@
 
 import gc
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
 from device_cases import BATCH, CAST, ROWS, Nested, dataset, loader
 from late_reading import on_cpu
+from waiting import MOST_SECONDS
 
 import memload
 from memload.device.torch_interface import torch_interface
@@ -34,6 +37,27 @@ def test_the_second_device_gets_its_batches_while_the_first_is_current():
                 assert x.device == second
                 assert torch.equal(x.cpu(), y)
     assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two devices")
+def test_a_pass_on_the_second_device_first_of_all_leaves_the_first_current():
+    """Torch's current device stays the first also where nothing has used it yet."""
+    asked = "import torch, memload; ds = memload.from_arrays(x=torch.zeros(8, 4)); "
+    asked += "assert [len(b['x']) for b in memload.FastLoader(ds, 4, device='cuda:1')] == [4, 4]; "
+    program = asked + "assert torch.cuda.current_device() == 0; assert torch.ones(1, device='cuda').device.index == 0"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=MOST_SECONDS)
+
+
+def test_a_loader_that_keeps_its_slots_takes_no_more_memory_in_later_passes():
+    batches = loader(cast=CAST, device="cuda", num_workers=1, persistent_workers=True)
+    reserved = []
+    for _ in range(4):
+        for _batch in batches:
+            pass
+        del _batch
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[1:] == reserved[1:2] * 3
 
 
 def test_a_busy_device_and_switched_streams_change_nothing():

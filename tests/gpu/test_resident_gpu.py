@@ -144,3 +144,30 @@ def test_a_compiled_loop_body_takes_batches_of_the_device() -> None:
     loader = memload.FastLoader(memload.to_device(movie(), "cuda"), 32, static_buffers=2, drop_last=True)
     found = [step(batch["number"]).item() for batch in loader]
     assert found == [2.0 * sum(range(32 * k, 32 * k + 32)) for k in range(9)]
+
+
+@pytest.mark.parametrize("tier", ["device", "pinned"])
+def test_a_default_device_changes_nothing(tier: str) -> None:
+    moved = memload.to_device(movie(), "cuda", tier=tier)
+    cast = {"stim": memload.Cast(torch.bfloat16, mean=0.5, std=2.0)}
+    expected = batches(movie(), cast=cast)
+    with torch.device("cuda"):
+        assert_same(batches(moved, device="cuda", cast=cast), expected)
+        sample = moved[3]
+    assert torch.equal(sample["number"].cpu(), torch.tensor(3))
+
+
+def test_pinned_rows_that_are_dropped_while_a_graph_is_captured_leave_the_capture_valid() -> None:
+    """The memory goes back in the middle of the capture, as the collector may have it; its readers are waited for."""
+    x = torch.arange(8.0, device="cuda")
+    graph, pinned = torch.cuda.CUDAGraph(), memload.to_device(movie(), "cuda", tier="pinned")
+    assert len(batches(pinned, device="cuda")) == 10
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        y = x * 2
+        del pinned
+        gc.collect()
+    x += 1
+    graph.replay()
+    assert torch.equal(y.cpu(), 2 * torch.arange(1.0, 9.0))
+    assert_same(batches(memload.to_device(movie(), "cuda", tier="pinned"), device="cuda"), batches(movie()))

@@ -3,6 +3,7 @@
 import gc
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 import memload
@@ -101,6 +102,26 @@ def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):
     chosen = kernels.RowKernel.of(x, rule, (5, 3, 2), [x.data_ptr()], x.device)
     chosen.launch(torch.empty_like(x), 7, (8, 0, 1))
     assert given == [(1, 1, 210, (3, 2)), (1, 1, 270, (3, 2)), (7, 7, 30, (3, 2))]
+
+
+@pytest.mark.parametrize(("most", "joined"), [(90, 2), (91, 3), (30 * 300, 256), (25, 1)])
+def test_more_rows_than_one_may_have_elements_are_cast_in_pieces_that_are_as_well_aligned(monkeypatch, most, joined):
+    given = []
+    launch = SimpleNamespace(
+        RowKernel=lambda *kernel: kernel,
+        launch_rows=lambda launches, *_: given.extend(
+            (address, length, out, rows) for (((address, _),), length, _), out, rows, *_ in launches
+        ),
+    )
+    monkeypatch.setattr(kernels, "cuda_module", lambda: launch)
+    monkeypatch.setattr(kernels, "_MOST_ELEMENTS", most)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    x = torch.zeros(700, 30, dtype=torch.uint8)
+    out = torch.empty_like(x, dtype=torch.float32)
+    kernels.cast_all(x, out, memload.Cast(torch.float32, channels=-1, mean=(1.0, 2.0) * 15), (30,))
+    assert given == [
+        (x[row:].data_ptr(), len(x[row : row + joined]) * 30, out[row:].data_ptr(), 1) for row in range(0, 700, joined)
+    ]
 
 
 def test_results_that_are_cached_for_an_object_end_with_it():

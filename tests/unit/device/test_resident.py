@@ -446,13 +446,35 @@ def test_pinned_memory_is_seen_by_a_device_that_reads_it_at_its_own_address(monk
     assert asked == [1]
 
 
-def test_pinned_memory_goes_back_after_every_stream_that_reads_it_and_not_in_a_forked_child(monkeypatch):
-    order = []
-    runtime = SimpleNamespace(cudaHostUnregister=lambda address: order.append(address))
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)  # there is no GPU to ask
+def there_is_a_gpu(monkeypatch, native):
+    """Let torch know a GPU, where there is none to ask, as native code calls it: its functions."""
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    reads = Reads()
-    reads._last = {(0, k): SimpleNamespace(synchronize=lambda k=k: order.append(f"stream {k}")) for k in (1, 2)}
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(pinned_memory, "native_device", lambda index: native)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_memory_that_a_device_may_still_read_stays_pinned(monkeypatch, lost):
+    """Where a wait is refused, nobody knows; after a failed kernel nothing reads any more."""
+    kept, unpinned, reads = [], [], Reads()
+
+    def refused():
+        raise memload.DeviceError(
+            f"cudaEventSynchronize failed: {'cudaErrorIllegalAddress' if lost else 'cudaErrorStreamCaptureUnsupported'}"
+        )
+
+    there_is_a_gpu(monkeypatch, SimpleNamespace(unregister_host=unpinned.append))
+    monkeypatch.setattr(pinned_memory, "_STILL_READ", kept)
+    table = torch.zeros(4, dtype=torch.uint8)
+    reads._last = {(0, 1): refused, (0, 2): lambda: None}
+    _unpin(CPU, table, reads, os.getpid())
+    assert (kept, unpinned) == (([], [table.data_ptr()]) if lost else ([table], []))
+
+
+def test_pinned_memory_goes_back_after_every_stream_that_reads_it_and_not_in_a_forked_child(monkeypatch):
+    order, reads = [], Reads()
+    there_is_a_gpu(monkeypatch, SimpleNamespace(unregister_host=order.append))
+    reads._last = {(0, k): lambda k=k: order.append(f"stream {k}") for k in (1, 2)}
     table = torch.zeros(4, dtype=torch.uint8)
     _unpin(CPU, table, reads, os.getpid() + 1)
     assert order == []

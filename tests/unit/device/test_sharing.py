@@ -1,5 +1,6 @@
 """Rows that processes of a machine share: each lies once, batches are those from files, and no order of ends hurts."""
 
+import functools
 import json
 import signal
 
@@ -91,22 +92,20 @@ def test_a_load_that_fails_leaves_no_memory_while_its_error_is_held(ran):
     assert ran["failed_while_loading"] == [[0, True]] * 2
 
 
-def test_all_streams_are_waited_for_when_one_of_them_fails():
+@pytest.mark.parametrize(("said", "done"), [("cudaErrorLaunchFailure", True), ("cudaErrorCapturedEvent", False)])
+def test_all_streams_are_waited_for_when_one_of_them_fails(said, done):
+    """After a failed kernel nothing runs any more."""
     waited = []
 
-    class Event:
-        def __init__(self, fails):
-            self.fails = fails
-
-        def synchronize(self):
-            waited.append(self)
-            if self.fails:
-                raise RuntimeError("a kernel failed")
+    def wait_for(number):
+        waited.append(number)
+        if number == 0:
+            raise RuntimeError(said)
 
     reads = Reads()
-    reads._last = {(0, number): Event(number == 0) for number in range(3)}
-    reads.wait()
-    assert len(waited) == 3
+    reads._last = {(0, number): functools.partial(wait_for, number) for number in range(3)}
+    assert reads.wait() == done
+    assert waited == [0, 1, 2]
 
 
 def test_a_forked_process_is_refused(ran):
@@ -128,7 +127,7 @@ def test_reads_are_waited_for_before_memory_is_closed_and_closed_before_it_is_fr
     memory = SimulatedNodeMemory()
     share = NodeShare(memory.export(10), memory.device)
     other = SharedFile.create(1)
-    share.reads.wait = lambda: order.append("wait")
+    share.reads.wait = lambda: order.append("wait") or True
     opened = memory.open(SharedFile.create(10).path, 10)
     share.add(type(opened)(opened.memory, lambda: order.append("close")), other.path)
     share.close()

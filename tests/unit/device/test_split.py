@@ -238,14 +238,22 @@ def test_each_memory_stays_until_the_gather_is_done(freed, tells):
     assert bool(interface.simulated.violations) != tells
 
 
-def test_each_memory_of_a_gpu_is_told_when_it_is_read(monkeypatch):
+@pytest.mark.parametrize("handle", [0, 99])
+def test_each_memory_of_a_gpu_is_told_when_it_is_read(monkeypatch, handle):
     told, gpu = [], torch.device("cuda", 1)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")  # there is no GPU to ask
-    tables = tuple(SimpleNamespace(record_stream=lambda stream, k=k: told.append((k, stream))) for k in (1, 2))
+    stream = SimpleNamespace(device=gpu, cuda_stream=handle)
+    stand_in = SimpleNamespace(wait_stream=lambda other: told.append(("stands for", other)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)  # there is no GPU to ask
+    monkeypatch.setattr(split_tier, "_stand_in", lambda device: stand_in)
+    tables = tuple(
+        SimpleNamespace(device=torch.device("cuda", k), record_stream=lambda stream, k=k: told.append((k, stream)))
+        for k in (0, 1)
+    )
     memory = SimpleNamespace(was_read=lambda device: told.append(("pinned", device)))
     table = SimpleNamespace(device=gpu)
     SplitColumn(table, FrameIndex(range(1)), on_devices=tables, memory=memory).was_read()
-    assert told == [(1, "stream of cuda:1"), (2, "stream of cuda:1"), ("pinned", gpu)]
+    other = [(0, stream)] if handle else [("stands for", stream), (0, stand_in)]  # torch would take it for cuda:0's own
+    assert told == [*other, (1, stream), ("pinned", gpu)]
 
 
 def test_the_next_batch_is_gathered_while_the_loop_works_on_one_and_raises_its_error_at_its_own_turn():

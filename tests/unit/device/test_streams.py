@@ -55,7 +55,7 @@ def test_passes_at_one_time_have_pairs_of_their_own_and_later_ones_use_them_agai
     assert set(device.pairs[3:]) == set(device.pairs[:3])
 
 
-def test_a_loader_that_keeps_its_slots_takes_them_to_other_streams():
+def test_a_loader_that_keeps_its_slots_keeps_their_streams():
     device = Pairs(copies=LATE)
     batches = loader(cast=CAST, device=device, num_workers=1, persistent_workers=True)
     expected = on_cpu(loader(cast=CAST, num_workers=1, persistent_workers=True))
@@ -64,7 +64,7 @@ def test_a_loader_that_keeps_its_slots_takes_them_to_other_streams():
     for _ in range(3):
         read_all(device, batches)
     assert device.simulated.counts["register"] == pinned
-    assert len(set(device.pairs)) <= 2
+    assert len(device.pairs) == 1  # torch's allocator keeps memory by streams: others would have none of it
     assert device.simulated.violations == []
 
 
