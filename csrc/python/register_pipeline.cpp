@@ -82,6 +82,8 @@ class PyPipeline {
   PyPipeline(const PyPipeline&) = delete;
   PyPipeline& operator=(const PyPipeline&) = delete;
 
+  [[nodiscard]] std::shared_ptr<TileCache> tiles() const { return pipeline_->tiles(); }
+
   void begin(std::uint64_t key) {
     const WithoutGil released;
     pipeline_->begin(key);
@@ -327,7 +329,8 @@ class PyPipeline {
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows,
                                           std::size_t slot_rows, bool drop_last, int depth, int threads,
-                                          bool read_blocks, bool direct, std::size_t tile_bytes, const std::string& isa,
+                                          bool read_blocks, bool direct, std::size_t tile_bytes,
+                                          const PyPipeline* tiles_of, const std::string& isa,
                                           std::optional<bool> streaming, std::optional<PyPipeline*> reuse,
                                           const PyPinnedSlots* slots, const std::optional<PyRoute>& route,
                                           const std::optional<PyBuffers>& buffers, bool borrowed,
@@ -342,6 +345,7 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
   options.read_blocks = read_blocks;
   options.direct = direct;
   options.tile_bytes = tile_bytes;
+  if (tiles_of != nullptr) options.tiles = tiles_of->tiles();
   options.borrowed = borrowed;
   options.cpus = cpus;
   if (spares != nullptr) {
@@ -372,15 +376,16 @@ void register_pipeline(py::module_& m) {
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
-           py::arg("direct") = false, py::arg("tile_bytes") = 0, py::arg("isa") = "", py::arg("streaming") = py::none(),
-           py::arg("reuse") = py::none(), py::arg("slots") = py::none(), py::arg("route") = py::none(),
-           py::arg("buffers") = py::none(), py::arg("borrowed") = false, py::arg("spares") = py::none(),
-           py::arg("cpus") = std::vector<int>(),
+           py::arg("direct") = false, py::arg("tile_bytes") = 0, py::arg("tiles_of") = py::none(), py::arg("isa") = "",
+           py::arg("streaming") = py::none(), py::arg("reuse") = py::none(), py::arg("slots") = py::none(),
+           py::arg("route") = py::none(), py::arg("buffers") = py::none(), py::arg("borrowed") = false,
+           py::arg("spares") = py::none(), py::arg("cpus") = std::vector<int>(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
            "batches go to a device, by `slots`; buffers: (address, number, bytes of each) of the device's memory that "
            "they go to in turn, instead of memory that set_destination() gives. borrowed: they are gathered into "
-           "memory that set_destination() gives. tile_bytes: of decoded chunks that are kept for further batches. "
+           "memory that set_destination() gives. tile_bytes: of decoded chunks that are kept for further batches, "
+           "or in what the pipeline `tiles_of` keeps. "
            "`spares` keep memory that is not pinned, and threads, for the next pass. cpus: those near the slots, on "
            "which threads stay if each has one.")
       .def_property_readonly("rows", &PyPipeline::rows, "The number of rows of the data set.")

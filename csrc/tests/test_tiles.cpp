@@ -595,6 +595,36 @@ TEST(a_pass_that_keeps_tiles_decodes_each_once_gives_the_same_rows_and_may_end_e
   }
 }
 
+TEST(pipelines_that_share_tiles_keep_to_the_bytes_of_the_first_and_decode_each_tile_once) {
+  const Made one = images(96, 8);
+  const Made two = images(64, 4);
+  PipelineOptions options;
+  options.batch_rows = options.slot_rows = 16;
+  options.tile_bytes = one.whole.size() + two.whole.size();
+  Pipeline first({{column_of(one.tiled), std::nullopt}}, options);
+  options.tile_bytes = 0;
+  options.tiles = first.tiles();
+  Pipeline second({{column_of(two.tiled), std::nullopt}}, options);
+  CHECK(second.tiles() == first.tiles());
+  const auto read = [](Pipeline& pipeline, const Made& array) {
+    const auto order = shuffled(array.whole.size() / array.row_bytes, 3);
+    pipeline.extend({nullptr, order});
+    pipeline.finish();
+    std::size_t at = 0;
+    Batch batch;
+    for (Step step = pipeline.next(batch, 1000ms); step != Step::end; step = pipeline.next(batch, 1000ms)) {
+      if (step != Step::batch) continue;
+      for (std::size_t i = 0; i < batch.row_numbers.size(); ++i, ++at) {
+        const std::byte* const row = array.whole.data() + static_cast<std::size_t>(order[at]) * array.row_bytes;
+        CHECK(same(batch.slot.get() + batch.outputs[0].offset + i * array.row_bytes, row, array.row_bytes));
+      }
+    }
+    CHECK_EQ(pipeline.stats().decoded_tiles, array.tiled.tiles.size());
+  };
+  read(first, one);
+  read(second, two);
+}
+
 TEST(a_pipeline_reports_a_damaged_tile_and_others_go_on) {
   Made array = images(64, 4);
   array.tiled.tiles[9].bytes -= 7;

@@ -26,6 +26,8 @@ from memload.engine.request import Destination, PassRequest
 from memload.engine.settings import PassSettings, check_joined_room
 from memload.engine.transforms.seeding import PassSeed
 from memload.kept_errors import without_frames
+from memload.sampling.block_shuffle import BlockShuffle
+from memload.sampling.blocks import decoded_bytes_of_groups
 from memload.sampling.draws import Indices
 from memload.stats import LoaderStats
 
@@ -54,6 +56,9 @@ class GroupSettings:
             replace(one, depth=depth, planned_rows=n, pins=False, joined=True)
             for one, n in zip(settings, shares, strict=True)
         ]
+        if len(each) > 1:  # all keep decoded chunks in what the first has for them
+            kept = _tile_bytes(request, source, each[0])
+            each = [replace(one, tile_bytes=0 if number else kept) for number, one in enumerate(each)]
         in_order = type(getattr(request.batches, "sampler", None)) is SequentialSampler
         return cls(source, tuple(each), in_order)
 
@@ -105,9 +110,9 @@ class GroupedBatches(Gatherer):
         kept = reuse._pipelines if isinstance(reuse, GroupedBatches) else [None] * len(settings.each)
         if not isinstance(reuse, GroupedBatches):
             _check_room(settings)
-        self._pipelines: list[_core.Pipeline] = [
-            one.pipeline(old) for one, old in zip(settings.each, kept, strict=True)
-        ]
+        self._pipelines: list[_core.Pipeline] = []
+        for one, old in zip(settings.each, kept, strict=True):
+            self._pipelines.append(one.pipeline(old, tiles_of=self._pipelines[0] if self._pipelines else None))
         self._draw = [
             pipeline
             for one, pipeline in zip(settings.each, self._pipelines, strict=True)
@@ -216,6 +221,16 @@ class GroupedBatches(Gatherer):
             return None
         batch = self._unpack[share.source](capsules)
         return iter([batch]) if len(share.counts) == 1 else _parts(batch, share.counts)
+
+
+def _tile_bytes(request: PassRequest, source: GroupedSpec, each: PassSettings) -> int:
+    """Return the bytes of decoded chunks that all pipelines of a pass keep together: those of the blocks in use."""
+    sampler = getattr(request.batches, "sampler", None)
+    if not isinstance(sampler, BlockShuffle) or sampler.blocks.rows != source.rows:
+        return 0
+    flying = (each.depth + 2) * each.slot_rows * sampler.num_replicas
+    columns = [[field.column for field in one.fields.values()] for one in source.sources]
+    return sampler.blocks_in_use(flying) * decoded_bytes_of_groups(columns, source.locate, sampler.blocks)
 
 
 def _check_room(settings: GroupSettings) -> None:

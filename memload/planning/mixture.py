@@ -49,9 +49,10 @@ class Mixture:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of memory that the slots of all data sets take."""
-        each = zip(self.settings.each, self.rows, strict=True)
-        return sum(one.ring_bytes * rows // max(1, one.slot_rows) for one, rows in each)
+        """Bytes of memory that the slots of all data sets take, and the decoded chunks that they keep."""
+        each = list(zip(self.settings.each, self.rows, strict=True))
+        kept = sum(one.tile_bytes for one, _ in each)
+        return kept + sum((one.ring_bytes - one.tile_bytes) * rows // max(1, one.slot_rows) for one, rows in each)
 
     def mean(self, batch_bytes: list[int]) -> int:
         """Return the bytes of a mean batch, from those of a batch of each data set alone; in order: of the largest."""

@@ -44,7 +44,7 @@ class BlockShuffle(RankedSampler):
         block: rows of a block, of which the last may have fewer. None: the chunks of the file, if all chunked fields
             (HDF5, Zarr, compressed shards) have their borders in common somewhere; rows of one chunk are a block also
             in a selection, such as one half of `ds.split`. Plain fields of a set in a store have the blocks in which
-            the field of the largest rows is fetched.
+            the field of the largest rows is fetched. Datasets that were joined by name each have their own blocks.
         window: blocks whose rows are shuffled together. More mix better, and take more memory.
         generator: draws one number a pass, for one process; default: torch's own.
         seed: of the orders, the same on all ranks, in place of a generator; default with several ranks: 0.

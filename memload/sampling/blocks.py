@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -11,6 +13,8 @@ import xxhash
 
 from memload._core import Column, TileGrid, Tiles
 from memload.sampling.draws import Indices
+
+Locate = Callable[[Indices], tuple[Indices, Indices]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Blocks:
     def rows(self) -> int:
         """The rows of all blocks."""
         return int(self.sizes.sum())
+
+    @property
+    def places(self) -> Indices:
+        """The block of each row, in the order of the blocks: int64 (rows,)."""
+        return np.repeat(np.arange(len(self.sizes), dtype=np.int64), self.sizes)
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +65,8 @@ class Blocks:
 def blocks_of(dataset: Any, block: int | None) -> Blocks:
     """Return the blocks of a dataset: of `block` rows each, or those in which its chunked fields are stored.
 
-    Without chunked fields, rows of a store have the blocks in which the field of the largest rows is fetched.
+    Without chunked fields, rows of a store have the blocks in which the field of the largest rows is fetched. Datasets
+    that were joined by name each have their own blocks; those without any have runs as long as others' blocks.
 
     Raises:
         TypeError: the value is neither a dataset nor a number of rows.
@@ -68,31 +78,85 @@ def blocks_of(dataset: Any, block: int | None) -> Blocks:
     if block is not None:
         whole, rest = divmod(rows, block)
         return Blocks(np.array([block] * whole + ([rest] if rest else []), dtype=np.int64))
-    columns = [getattr(field, "column", None) for field in getattr(dataset, "fields", {}).values()]
-    found = [_bands(column) for column in columns if _is_chunked(column)]
-    if not found and (remote := [column for column in columns if _is_remote(column)]):
-        found = [_fetched_bands(max(remote, key=lambda column: column.row_bytes))]
-    if not found:
+    joined = isinstance(getattr(dataset, "members", None), Mapping) and hasattr(dataset, "locate")
+    labels = _labels_of_groups(dataset, rows) if joined else _labels(dataset)
+    if labels is None:
         raise ValueError(
             "no field of this dataset is stored in chunks or lies in a store, so there are none to take for blocks: "
             "give block=, such as the number of rows that a disk reads in one run (some MB)"
         )
-    return _common(found)
+    return _numbered(labels)
 
 
 def decoded_bytes(column: Any, blocks: Blocks) -> int:
     """Return the most bytes that the decoded chunks of one block have in a column; 0 if they are not encoded."""
+    return int(_decoded_by_block(column, blocks.places, blocks.order, len(blocks)).max(initial=0))
+
+
+def decoded_bytes_of_groups(columns: Sequence[Sequence[Any]], locate: Locate, blocks: Blocks) -> int:
+    """Return the most bytes that the decoded chunks of one block have in all columns of datasets joined by name.
+
+    Args:
+        columns: those of each dataset.
+        locate: maps rows of the joined datasets to the number of their dataset, and to their rows there.
+        blocks: of the joined datasets.
+    """
+    rows = np.arange(blocks.rows, dtype=np.int64) if blocks.order is None else blocks.order
+    tags, inner = locate(rows)
+    total = np.zeros(len(blocks), dtype=np.int64)
+    for number, own in enumerate(columns):
+        here = tags == number
+        for column in own if here.any() else ():
+            total += _decoded_by_block(column, blocks.places[here], inner[here], len(blocks))
+    return int(total.max(initial=0))
+
+
+def _decoded_by_block(column: Any, places: Indices, rows: Indices | None, count: int) -> Indices:
+    """Return the bytes that decoded chunks of a column have in each of `count` blocks: int64 (count,).
+
+    Args:
+        column: the column.
+        places: int64 (n,), the block of each of some rows, in ascending order.
+        rows: int64 (n,), these rows; None: all in turn.
+        count: how many blocks there are.
+    """
     if not _is_encoded(column):
-        return 0
+        return np.zeros(count, dtype=np.int64)
     widest = max(_band_bytes(part) for part in column.parts if isinstance(part, TileGrid))
     bands = _bands(column)
     number = int(bands.max()) + 1
-    place = np.repeat(np.arange(len(blocks)), blocks.sizes)
-    pairs = place * number + (bands if blocks.order is None else bands[blocks.order])
+    pairs = places * number + (bands if rows is None else bands[rows])
     if (pairs[1:] < pairs[:-1]).any():
         pairs.sort()
     first = np.append(True, pairs[1:] != pairs[:-1])
-    return int(widest * np.bincount(place[first]).max())
+    return widest * np.bincount(places[first], minlength=count)
+
+
+def _labels(dataset: Any) -> Indices | None:
+    """Return labels that rows of one block have in common: int64 (rows,). None: there are neither chunks nor blocks."""
+    columns = [getattr(field, "column", None) for field in getattr(dataset, "fields", {}).values()]
+    found = [_bands(column) for column in columns if _is_chunked(column)]
+    if not found and (remote := [column for column in columns if _is_remote(column)]):
+        found = [_fetched_bands(max(remote, key=lambda column: column.row_bytes))]
+    return functools.reduce(_joined, found) if found else None
+
+
+def _labels_of_groups(dataset: Any, rows: int) -> Indices | None:
+    """Return the labels of the rows of datasets that were joined by name, or of a selection of these."""
+    members = list(dataset.members.values())
+    each = [_labels(member) if len(member) else None for member in members]
+    stored = [labels for labels in each if labels is not None]
+    if not stored:
+        return None
+    run = int(np.median(np.concatenate([np.unique(labels, return_counts=True)[1] for labels in stored])))
+    tags, inner = dataset.locate(np.arange(rows, dtype=np.int64))
+    found, first = np.empty(rows, dtype=np.int64), 0
+    for number, (member, labels) in enumerate(zip(members, each, strict=True)):
+        own = np.arange(len(member), dtype=np.int64) // run if labels is None else labels
+        here = tags == number
+        found[here] = first + own[inner[here]]
+        first += int(own.max(initial=-1)) + 1
+    return found
 
 
 def _length(dataset: Any) -> int:
@@ -148,11 +212,8 @@ def _bands(column: Any) -> Indices:
     return stored if selection is None else stored[selection]
 
 
-def _common(fields: list[Indices]) -> Blocks:
-    """Return the smallest blocks such that no band of any field has rows in two of them."""
-    labels = fields[0]
-    for bands in fields[1:]:
-        labels = _joined(labels, bands)
+def _numbered(labels: Indices) -> Blocks:
+    """Return the blocks of rows that have a label in common, in the order of the labels."""
     _, places, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     order = np.argsort(places, kind="stable").astype(np.int64)
     in_order = bool((order == np.arange(len(order))).all())
@@ -160,7 +221,10 @@ def _common(fields: list[Indices]) -> Blocks:
 
 
 def _joined(first: Indices, second: Indices) -> Indices:
-    """Return labels that are equal where rows hang together by labels of the one or the other kind."""
+    """Return labels that are equal where rows hang together by labels of the one or the other kind.
+
+    No band of either kind has rows of two labels, and no smaller parts are such.
+    """
     _, first = np.unique(first, return_inverse=True)
     _, second = np.unique(second, return_inverse=True)
     labels = first.astype(np.int64)

@@ -1,6 +1,8 @@
 #include "core/columns/tile_grid.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -35,9 +37,14 @@ bool is_permutation_of_axes(std::vector<std::size_t> order, std::size_t axes) {
   return order.size() == axes;
 }
 
+std::uint64_t next_id() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;  // it orders nothing: it only has to be another each time
+}
+
 }  // namespace
 
-TileGrid::TileGrid(TiledArray array) : array_(std::move(array)) {
+TileGrid::TileGrid(TiledArray array) : array_(std::move(array)), id_(next_id()) {
   check_shapes();
   constexpr std::size_t kMostBytes = std::numeric_limits<std::int64_t>::max();
   row_bytes_ = product(array_.row_shape, array_.item_bytes, kMostBytes, "a row");

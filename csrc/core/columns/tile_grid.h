@@ -78,6 +78,8 @@ class TileGrid {
   // Throws std::invalid_argument, which names what does not fit; of tiles, the first that does not lie in its storage.
   explicit TileGrid(TiledArray array);
 
+  // Tells it from all other grids of this process, also from those that have ended.
+  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] const TiledArray& array() const noexcept { return array_; }
   [[nodiscard]] std::int64_t rows() const noexcept { return array_.rows; }
   [[nodiscard]] std::size_t row_bytes() const noexcept { return row_bytes_; }
@@ -122,6 +124,7 @@ class TileGrid {
   }
 
   TiledArray array_;
+  std::uint64_t id_ = 0;
   std::size_t row_bytes_ = 0;
   std::size_t tile_bytes_ = 0;
   std::size_t across_ = 1;

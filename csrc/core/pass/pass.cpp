@@ -30,9 +30,10 @@ Pass::Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options
     throw std::invalid_argument("batch_rows, slot_rows, depth and threads must be at least 1");
   }
   install_fault_handler();
+  tiles_ = options.tiles;
+  if (!tiles_ && options.tile_bytes != 0) tiles_ = std::make_shared<TileCache>(options.tile_bytes);
   std::vector<FieldSpec> fields = columns;  // which share what they keep of decoded tiles
-  const auto tiles = options.tile_bytes == 0 ? nullptr : std::make_shared<TileCache>(options.tile_bytes);
-  for (FieldSpec& field : fields) field.kept = tiles;
+  for (FieldSpec& field : fields) field.kept = tiles_;
   gather_ = std::make_shared<const Gather>(fields, options.isa, Store::cached);
   const Store store = choose_store(options, Pipeline::ring_bytes(*gather_, options.slot_rows, options.depth));
   if (store != Store::cached) gather_ = std::make_shared<const Gather>(fields, options.isa, store);

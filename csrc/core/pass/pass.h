@@ -56,6 +56,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   bool close(bool keep_slots, std::chrono::milliseconds patience);
   void abandon(bool keep_slots);
   [[nodiscard]] PipelineStats stats() const;
+  [[nodiscard]] std::shared_ptr<TileCache> tiles() const { return tiles_; }
   [[nodiscard]] std::int64_t rows() const { return gather_->rows(); }
   [[nodiscard]] std::size_t outputs(std::size_t field) const { return gather_->outputs(field); }
   [[nodiscard]] bool in_child() const { return born_ != fork_generation(); }
@@ -113,6 +114,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // These need no guard. The objects that they point to have locks of their own, but for residency_: see there.
   const PipelineOptions options_;
   const std::uint64_t born_ = fork_generation();
+  std::shared_ptr<TileCache> tiles_;  // null: decoded tiles are not kept
   std::shared_ptr<const Gather> gather_;
   std::size_t slot_bytes_ = 0;      // of a batch of slot_rows
   std::shared_ptr<SlotPool> pool_;  // null once another pass took it over

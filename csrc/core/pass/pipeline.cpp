@@ -48,6 +48,7 @@ bool Pipeline::close(bool keep_slots, std::chrono::milliseconds patience) { retu
 void Pipeline::abandon(bool keep_slots) { here().abandon(keep_slots); }
 std::int64_t Pipeline::rows() const { return pass_->rows(); }
 std::size_t Pipeline::outputs(std::size_t field) const { return pass_->outputs(field); }
+std::shared_ptr<TileCache> Pipeline::tiles() const { return here().tiles(); }
 PipelineStats Pipeline::stats() const { return here().stats(); }
 
 std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t slot_rows, int depth) {

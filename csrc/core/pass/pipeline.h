@@ -36,8 +36,9 @@ struct PipelineOptions {
   Isa isa = Isa::scalar;
   bool read_blocks = false;  // cold rows are read with the 2 MB around them: for passes that need most of a file anyway
   bool direct = false;  // cold rows above Gather::kLargeRow are read past the page cache, where the file system can
-  std::size_t tile_bytes = 0;  // of decoded tiles, kept for further batches of the pass
-  std::optional<Store> store;  // unset: store_choice.h
+  std::size_t tile_bytes = 0;        // of decoded tiles, kept for further batches of the pass
+  std::shared_ptr<TileCache> tiles;  // of another pipeline, in which this one keeps them too; null: its own
+  std::optional<Store> store;        // unset: store_choice.h
   MemorySource slots = huge_memory;
   std::weak_ptr<Spares> spares;  // if any: what the pass decodes in comes from there, and its threads stay there
   std::optional<Route> route;    // to a device; unset: batches are handed out in their slots
@@ -149,6 +150,8 @@ class Pipeline {
   // The destructor does the same after kLongestClose.
   void abandon(bool keep_slots = false);
 
+  // What it keeps of decoded tiles; null: nothing.
+  [[nodiscard]] std::shared_ptr<TileCache> tiles() const;
   // How many arrays a field puts into a batch.
   [[nodiscard]] std::size_t outputs(std::size_t field) const;
   [[nodiscard]] PipelineStats stats() const;

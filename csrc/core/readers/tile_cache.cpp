@@ -6,7 +6,7 @@ namespace memload {
 
 std::shared_ptr<const TileCache::Tile> TileCache::get(const TileGrid& grid, std::size_t number, std::size_t bytes,
                                                       const Decode& decode, bool& kept) {
-  const Key key{&grid, number};
+  const Key key{grid.id(), number};
   const auto tile = std::make_shared<Tile>();
   std::list<Key> use{key};
   std::unique_lock lock(mutex_);

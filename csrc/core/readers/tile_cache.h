@@ -1,4 +1,5 @@
-// Decoded tiles that a pass keeps, so that batches which want rows of the same tiles decode each of them once.
+// Decoded tiles that a pass keeps, so that batches which want rows of the same tiles decode each of them once. The
+// pipelines of a pass over several datasets share one.
 #pragma once
 
 #include <condition_variable>
@@ -47,13 +48,13 @@ class TileCache {
 
  private:
   struct Key {
-    const TileGrid* grid;
+    std::uint64_t grid;  // its id: an address may come again after the grid has ended
     std::size_t number;
     bool operator==(const Key&) const = default;
   };
   struct Hash {
     std::size_t operator()(const Key& key) const noexcept {
-      return std::hash<const void*>()(key.grid) ^ (key.number * 0x9E3779B97F4A7C15U);
+      return std::hash<std::uint64_t>()(key.grid ^ (key.number * 0x9E3779B97F4A7C15U));
     }
   };
   struct Place {

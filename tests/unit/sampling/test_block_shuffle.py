@@ -307,6 +307,60 @@ def test_a_cast_and_a_selection_read_the_same_kept_chunks(tmp_path):
     assert loader.stats().decoded_chunks == 48
 
 
+def joined(tmp_path, rows=200, chunk=20, shapes=((3, 4), (2, 9))):
+    """Two datasets by name of 10 gzip chunks each, of rows that differ in shape, and one without chunks."""
+    members = {}
+    for name, shape in zip("ab", shapes, strict=True):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            data = np.arange(rows * math.prod(shape)).reshape(rows, *shape) % 251
+            file.create_dataset("x", data=data.astype(np.uint8), chunks=(chunk, *shape), compression="gzip")
+        members[name] = memload.open(tmp_path / f"{name}.h5", key="x")
+    return memload.concat({**members, "plain": memload.from_arrays(x=np.arange(50))})
+
+
+@pytest.mark.parametrize("block", [None, 20, 50])
+@pytest.mark.parametrize("window", [1, 4, 30])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_chunk_of_datasets_joined_by_name_is_decoded_once_in_a_pass(tmp_path, threads, window, block):
+    ds = joined(tmp_path)
+    sampler = BlockShuffle(ds, block, window, seed=1)
+    loader = memload.FastLoader(ds, 32, sampler=sampler, collate_fn=memload.group_collate, threads=threads)
+    assert loader.engine == "native"
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        stock = torch.utils.data.DataLoader(ds, 32, sampler=list(sampler), collate_fn=memload.group_collate)
+        for groups, expected in zip(loader, stock, strict=True):
+            for group, wanted in zip(groups, expected, strict=True):
+                assert torch.equal(group["x"], wanted["x"])
+                assert torch.equal(group["dataset_idx"], wanted["dataset_idx"])
+        assert loader.stats().decoded_chunks == (epoch + 1) * 20
+
+
+def test_blocks_of_datasets_joined_by_name_are_the_chunks_of_each_also_in_a_selection(tmp_path):
+    ds = joined(tmp_path)
+    assert BlockShuffle(ds).blocks.sizes.tolist() == [20] * 22 + [10]
+    rows = np.random.default_rng(0).permutation(450)[:150]
+    sampler = BlockShuffle(ds.select(rows), window=1, seed=0)
+    blocks = rows[list(sampler)] // 20  # 200 rows are 10 blocks, so that blocks count through
+    assert (np.diff(blocks) != 0).sum() == len(set(blocks)) - 1
+    loader = memload.FastLoader(ds.select(rows), 16, sampler=sampler, collate_fn=memload.group_collate)
+    assert sum(len(group["x"]) for groups in loader for group in groups) == 150
+    assert loader.stats().decoded_chunks == len({block for block in blocks if block < 20})
+    with pytest.raises(ValueError, match="give block="):
+        BlockShuffle(memload.concat({name: memload.from_arrays(x=np.zeros((3, k))) for k, name in enumerate("ab", 1)}))
+
+
+@pytest.mark.filterwarnings("ignore::memload.LayoutWarning")
+def test_datasets_joined_by_name_share_the_bytes_of_kept_chunks(tmp_path):
+    ds = joined(tmp_path, shapes=((200, 300), (300, 200)))
+    sampler = BlockShuffle(ds, window=1, seed=0)
+    orders = ({"sampler": sampler}, {"shuffle": True})
+    mixed, plain = (memload.FastLoader(ds, 1, collate_fn=memload.group_collate, depth=2, **order) for order in orders)
+    assert sampler.blocks_in_use(4) < 10
+    kept = sampler.blocks_in_use(4) * 20 * 60_000  # of the one or of the other
+    assert kept <= mixed.nbytes - plain.nbytes <= kept + 8 * (1 << 17)
+
+
 def test_the_bytes_of_kept_chunks_are_stated(tmp_path):
     ds = chunked(tmp_path)
     loaders = [memload.FastLoader(ds, 16, sampler=BlockShuffle(ds, window=window, seed=0)) for window in (1, 3)]
