@@ -36,7 +36,7 @@ class EngineOptions:
         depth: how many batches are gathered ahead of the one in the loop; each takes the memory of one batch.
         transform_threads: threads that run ``map`` functions and, without ``device=``, ``batch_transform``; each adds
             one batch to those ahead. None: as many as gather, at most 8; how many of them work at once is found by
-            trying.
+            trying. None is one for functions that seed Python's or numpy's numbers of the process.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the processor's cache; None: if slots exceed 1.5 times its size.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), by at

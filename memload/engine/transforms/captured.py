@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
+import random
 import warnings
+import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _SEEDING = ("manual_seed", "seed", "set_rng_state", "fork_rng")  # of torch.random; torch may wrap them in others
+_SHARED = [  # functions of Python's and numpy's generators of the process, with what they are called
+    *((getattr(random, name), f"random.{name}") for name in ("seed", "setstate", "getstate")),
+    *((getattr(np.random, name), f"numpy.random.{name}") for name in ("seed", "set_state", "get_state")),
+]
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
@@ -89,50 +97,98 @@ def modules_used(fn: Any) -> list[torch.nn.Module]:
 
 
 def warn_of_seeding(fn: Any, who: str) -> None:
-    """Warn if a function seeds torch's generator of the process, which changes nothing of what a row draws.
+    """Warn if a function seeds a generator of the process, or puts its state back.
+
+    Torch's changes nothing of what a row draws; on Python's and numpy's, threads and the loop draw in between.
 
     Args:
         fn: what is to run in threads; itself, and functions of the same package that it names, are read.
         who: what takes it, for the message.
     """
-    try:
-        name = seeding_call(fn)
-    except Exception:  # the attributes of anybody's objects may raise; a function that cannot be read still runs
+    calls = seeding_calls(fn)
+    if not calls:
         return
-    if name is not None:
-        called = getattr(fn, "__qualname__", type(fn).__name__)
-        warnings.warn(
-            f"{who} {called} calls torch.{name}, which acts on the generator of the whole process: it changes nothing "
-            "of what a row draws in memload's threads, so that code which seeds twice to cut an image and its mask "
-            "alike cuts them differently. Draw once for both, or give the function a parameter named generator and "
-            "seed that one; ds.map(fn, in_processes=True) has generators of its own",
-            stacklevel=4,
+    of_torch = [name for name in calls if name.startswith("torch.")]
+    shared = [name for name in calls if name not in of_torch]
+    found = []
+    if of_torch:
+        found.append(
+            f"calls {', '.join(of_torch)}, which {_acts(of_torch)} on the generator of the whole process: that changes "
+            "nothing of what a row draws in memload's threads, so that code which seeds twice to cut an image and its "
+            "mask alike cuts them differently. Draw once for both, or give the function a parameter named generator "
+            "and seed that one"
         )
+    if shared:
+        found.append(
+            f"calls {', '.join(shared)}, which {_acts(shared)} on a generator of the whole process: memload calls the "
+            "function in one thread, unless transform_threads= says otherwise, so that no other thread of the pass "
+            "draws in between; but the loop and other loaders still may, and then code that seeds twice to cut an "
+            "image and its mask alike cuts them differently. Draw from a generator of the row: give the function a "
+            "parameter named rng, or make one in it for each cut, random.Random(seed) or numpy.random.default_rng(seed)"
+        )
+    called = getattr(fn, "__qualname__", type(fn).__name__)
+    text = f"{who} {called} {f'; {called} '.join(found)}; ds.map(fn, in_processes=True) has generators of its own"
+    warnings.warn(text, stacklevel=4)
 
 
-def seeding_call(fn: Any) -> str | None:
-    """Return the name of a function that seeds torch's generator of the process, if one is found; None otherwise.
+def _acts(calls: list[str]) -> str:
+    return "acts" if len(calls) == 1 else "act"
 
-    It is looked for by its global name in the code of a function, in what that captures, and in functions of the same
-    package that it names. Calls by other ways, such as methods of an object, are not found.
+
+def seeds_shared_numbers(fn: Any) -> bool:
+    """Whether a function seeds Python's or numpy's generator of the process, on which threads race."""
+    return any(not name.startswith("torch.") for name in seeding_calls(fn))
+
+
+def seeding_calls(fn: Any) -> tuple[str, ...]:
+    """Return the names of functions that seed a generator of the process, as far as they are found, in order.
+
+    They are looked for by their global names in the code of a function, in what that captures, and in functions of the
+    same package that it names. Calls by other ways, such as methods of an object, are not found.
     """
-    waiting, seen = [fn], set[int]()
+    with contextlib.suppress(Exception):  # what cannot be hashed, or looked at weakly, is read each time
+        if fn in _FOUND:
+            return _FOUND[fn]
+    try:
+        found = _seeding_calls(fn)
+    except Exception:  # the attributes of anybody's objects may raise; a function that cannot be read still runs
+        found = ()
+    with contextlib.suppress(Exception):
+        _FOUND[fn] = found
+    return found
+
+
+_FOUND: weakref.WeakKeyDictionary[Any, tuple[str, ...]] = weakref.WeakKeyDictionary()
+"""What was found in functions that were read: each pass asks for it."""
+
+
+def _seeding_calls(fn: Any) -> tuple[str, ...]:
+    waiting, seen, found = [fn], set[int](), dict[str, None]()
     while waiting:
-        value = waiting.pop()
+        value = waiting.pop(0)
         if isinstance(value, functools.partial):
             waiting += [value.func, *value.args, *value.keywords.values()]
             continue
-        value = _function_of(value)
-        if value is None or id(value) in seen:
+        if (name := _seeding_name(value)) is not None:
+            found[name] = None
             continue
-        seen.add(id(value))
-        if value.__module__ == "torch.random" and value.__name__ in _SEEDING:
-            return str(value.__name__)
-        if _package(value) == "torch":
-            continue  # torch's own functions put back what they seed
-        named = [one for one in _globals_named(value) if _package(one) in ("torch", _package(value))]
-        waiting += [*named, *captured_values(value).values()]
-    return None
+        read = _function_of(value)
+        if read is None or id(read) in seen or _package(read) == "torch":  # torch puts back what it seeds
+            continue
+        seen.add(id(read))
+        named = [one for one in _globals_named(read) if _seeding_name(one) or _package(one) == _package(read)]
+        waiting += [*named, *captured_values(read).values()]
+    return tuple(found)
+
+
+def _seeding_name(value: Any) -> str | None:
+    """Return what a function is called if it seeds a generator of the process."""
+    for one, name in _SHARED:
+        if value is one:
+            return name
+    found = _function_of(value)
+    is_torch = found is not None and found.__module__ == "torch.random" and found.__name__ in _SEEDING
+    return f"torch.{found.__name__}" if found is not None and is_torch else None
 
 
 def _function_of(value: Any) -> FunctionType | None:

@@ -18,7 +18,7 @@ from memload.engine.collating import CutBatch, FieldSlots, collate_as_made
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.gatherer import BatchResult
 from memload.engine.iterators import AroundBatches
-from memload.engine.transforms.captured import warn_of_seeding
+from memload.engine.transforms.captured import seeds_shared_numbers, warn_of_seeding
 from memload.engine.transforms.seeding import Drawing, PassSeed, Randomness
 from memload.kept_errors import NotingPlace, name_of
 from memload.sampling.draws import Indices
@@ -158,6 +158,12 @@ class TransformPipeline:
         from memload.engine.transforms.random_free import cannot_draw
 
         return all(cannot_draw(fn.fn) for fn in self.maps)
+
+    @property
+    def seeds_shared_numbers(self) -> bool:
+        """Whether a function seeds Python's or numpy's generator of the process, which one thread at a time may do."""
+        drawing = self.maps if self.transform is None else (*self.maps, self.transform)
+        return any(seeds_shared_numbers(fn.fn) for fn in drawing)
 
 
 class UnwantedError(Exception):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import memload
-from memload.engine.transforms.captured import seeding_call
+from memload.engine.transforms.captured import seeding_calls
 from memload.engine.transforms.random_free import _ATTRIBUTES, cannot_draw
 from memload.engine.transforms.seeding import RANDOM_NAMES
 
@@ -195,31 +195,52 @@ def captures(seed):
     return lambda sample: seed(0)
 
 
+def all_seeded(sample):
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002 - users do
+    return reseeded(sample)
+
+
 SEEDING = {
-    "itself": (reseeded, "manual_seed"),
-    "by a function of its package": (seeded_by_a_helper, "manual_seed"),
-    "in a function within": (lambda sample: [reseeded(part) for part in sample], "manual_seed"),
-    "of torch.random": (lambda sample: torch.random.set_rng_state(sample), "set_rng_state"),
-    "in a block": (lambda sample: [sample for _ in [torch.random.fork_rng()]], "fork_rng"),
-    "an object": (Seeding(), "manual_seed"),
-    "a partial": (functools.partial(reseeded), "manual_seed"),
-    "captured": (captures(torch.manual_seed), "manual_seed"),
-    "by another name": (lambda sample: SEED(0), "manual_seed"),
-    "an argument of a partial": (functools.partial(map, torch.manual_seed), "manual_seed"),
-    "a module that raises": (lambda sample: LAZY.missing, None),
-    "a function of torch's that puts back what it seeds": (functools.partial(torch.vmap, torch.sin), None),
-    "a module": (torch.nn.Linear(2, 2), None),
-    "a function in C": (torch.sin, None),
-    "a generator of the row": (lambda sample, generator: generator.manual_seed(3), None),
-    "a generator of its own": (lambda sample: torch.Generator().manual_seed(3), None),
-    "a name that is an attribute of something else": (lambda sample: sample.seed + torch.rand(()), None),
+    "itself": (reseeded, ["torch.manual_seed"]),
+    "by a function of its package": (seeded_by_a_helper, ["torch.manual_seed"]),
+    "in a function within": (lambda sample: [reseeded(part) for part in sample], ["torch.manual_seed"]),
+    "of torch.random": (lambda sample: torch.random.set_rng_state(sample), ["torch.set_rng_state"]),
+    "in a block": (lambda sample: [sample for _ in [torch.random.fork_rng()]], ["torch.fork_rng"]),
+    "an object": (Seeding(), ["torch.manual_seed"]),
+    "a partial": (functools.partial(reseeded), ["torch.manual_seed"]),
+    "captured": (captures(torch.manual_seed), ["torch.manual_seed"]),
+    "by another name": (lambda sample: SEED(0), ["torch.manual_seed"]),
+    "an argument of a partial": (functools.partial(map, torch.manual_seed), ["torch.manual_seed"]),
+    "a module that raises": (lambda sample: LAZY.missing, []),
+    "a function of torch's that puts back what it seeds": (functools.partial(torch.vmap, torch.sin), []),
+    "a module": (torch.nn.Linear(2, 2), []),
+    "a function in C": (torch.sin, []),
+    "a generator of the row": (lambda sample, generator: generator.manual_seed(3), []),
+    "a generator of its own": (lambda sample: torch.Generator().manual_seed(3), []),
+    "of Python": (lambda sample: random.seed(3), ["random.seed"]),
+    "of Python by its state": (
+        lambda sample: random.setstate(random.getstate()),
+        ["random.setstate", "random.getstate"],
+    ),
+    "of numpy": (lambda sample: np.random.seed(3), ["numpy.random.seed"]),  # noqa: NPY002
+    "of numpy by its state": (
+        lambda sample: np.random.set_state(np.random.get_state()),  # noqa: NPY002
+        ["numpy.random.set_state", "numpy.random.get_state"],
+    ),
+    "of all": (all_seeded, ["random.seed", "numpy.random.seed", "torch.manual_seed"]),
+    "captured, of Python": (captures(random.seed), ["random.seed"]),
+    "Python's generator of a row": (lambda sample: random.Random(3).random(), []),
+    "numpy's generator of a row": (lambda sample: np.random.default_rng(3).random(), []),
+    "draws alone": (lambda sample: random.random() + np.random.rand(), []),  # noqa: NPY002
+    "a name that is an attribute of something else": (lambda sample: sample.seed + torch.rand(()), []),
 }
 
 
 @pytest.mark.parametrize("case", SEEDING)
 def test_calls_that_seed_the_process_are_found_in_the_code(case):
-    fn, name = SEEDING[case]
-    assert seeding_call(fn) == name
+    fn, names = SEEDING[case]
+    assert sorted(seeding_calls(fn)) == sorted(names) == sorted(seeding_calls(fn))
 
 
 def test_functions_that_seed_the_process_are_warned_of_once_they_are_given():
@@ -229,3 +250,45 @@ def test_functions_that_seed_the_process_are_warned_of_once_they_are_given():
     with pytest.warns(UserWarning, match=r"batch_transform= reseeded calls torch\.manual_seed"):
         memload.FastLoader(ds, batch_size=2, batch_transform=reseeded)
     assert ds.map(reseeded, in_processes=True).in_processes  # and no warning, which would be an error here
+
+
+def shifted(sample):
+    return sample + random.random()
+
+
+def alike(sample):
+    seed = random.randrange(1 << 31)
+    random.seed(seed)
+    image = shifted(sample["x"].double())
+    random.seed(seed)
+    return image, shifted(sample["x"].double())
+
+
+def alike_in_numpy(batch):
+    state = np.random.get_state()  # noqa: NPY002
+    image = batch["x"].double() + np.random.rand()  # noqa: NPY002
+    np.random.set_state(state)  # noqa: NPY002
+    return image, batch["x"].double() + np.random.rand()  # noqa: NPY002
+
+
+@pytest.mark.usefixtures("passes_end_patiently")
+def test_functions_that_seed_pythons_or_numpys_numbers_are_warned_of_and_run_in_one_thread():
+    ds = memload.from_arrays(x=torch.zeros(4000, 2))
+    options = {"batch_size": 16, "threads": 8}
+    with pytest.warns(UserWarning, match=r"map: alike calls random\.seed, which .* one thread.*default_rng\(seed\)"):
+        mapped = memload.FastLoader(ds.map(alike), **options)
+    with pytest.warns(UserWarning, match=r"batch_transform= alike_in_numpy calls numpy\.random\.get_state, numpy.*"):
+        batches = memload.FastLoader(ds, batch_transform=alike_in_numpy, **options)
+    for loader in (mapped, batches):
+        assert all(torch.equal(image, mask) for image, mask in loader)
+        assert loader.__memload_loader__().history.tuner.most == 1
+    assert ds.map(alike, in_processes=True).in_processes  # and no warning
+
+
+def test_a_function_that_seeds_two_kinds_of_numbers_is_warned_of_once():
+    ds = memload.from_arrays(x=torch.zeros(4, 2))
+    with pytest.warns(UserWarning, match=r"all_seeded calls") as warned:
+        ds.map(all_seeded)
+    (text,) = (str(one.message) for one in warned)
+    assert "calls torch.manual_seed, which" in text
+    assert "all_seeded calls random.seed, numpy.random.seed, which" in text
