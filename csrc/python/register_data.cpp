@@ -188,6 +188,8 @@ void register_data(py::module_& m) {
       .def_property_readonly("closed", &Storage::closed, "Whether it is a file that is opened for each read.")
       .def_property_readonly("knows_residency", &Storage::knows_residency,
                              "Whether the kernel tells what of it is in the page cache.")
+      .def_property_readonly("size_now", &Storage::size_now,
+                             "The bytes of the file that was opened, as they are now; None if that cannot be asked.")
       .def_property_readonly("direct_bytes", &Storage::direct_bytes, "Bytes read past the page cache so far.");
 
   py::class_<Column, std::shared_ptr<Column>> column(m, "Column", "Where the rows of one field lie. Immutable.");

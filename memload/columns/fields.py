@@ -101,6 +101,8 @@ class Field:
     """A digest that differs between files of the same form, made without reading rows; "" if there is none."""
     blocks: Blocks | None = field(default=None, compare=False, repr=False)
     """A reader of all rows chunk by chunk, faster than row by row where chunks hold one element of many rows."""
+    meant: tuple[float, float] | None = field(default=None, kw_only=True, repr=False)
+    """The scale and the offset by which, as its file says, stored values become what is meant; None: they are."""
 
     def __post_init__(self) -> None:
         expected = row_nbytes(self.dtype, self.shape)
@@ -143,12 +145,13 @@ class Field:
     @property
     def described(self) -> str:
         """The dtype and shape of rows, for messages: "uint8 (425, 425, 3)"."""
-        return f"{self.kind} {self.shape}"
+        scale = "" if self.meant is None else " with the scale {:g} and the offset {:g}".format(*self.meant)
+        return f"{self.kind} {self.shape}{scale}"
 
     @property
     def signature(self) -> tuple[Any, ...]:
         """A value that is equal for fields whose rows fit into one batch."""
-        return self.dtype, self.shape
+        return (self.dtype, self.shape) if self.meant is None else (self.dtype, self.shape, self.meant)
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -196,7 +199,7 @@ class Field:
 
     def recipe(self) -> dict[str, Any]:
         """Return the arguments for this field of another column: `type(field)(column=column, **field.recipe())`."""
-        return {"dtype": self.dtype, "shape": self.shape}
+        return {"dtype": self.dtype, "shape": self.shape} | ({} if self.meant is None else {"meant": self.meant})
 
     def check_in_place(self) -> None:
         """Raise RuntimeError if the memory of a tensor was moved since the field was made; call it before reading.

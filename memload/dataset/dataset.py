@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from memload.casts.rule import Cast
 from memload.columns.borders import NONE, Borders, of_joined, of_selected
 from memload.columns.fields import (
     TAG,
@@ -24,7 +25,7 @@ from memload.columns.fields import (
     not_a_dataset,
     renamed,
 )
-from memload.columns.foreign_names import SaysInstead, instead_of
+from memload.columns.foreign_names import SaysInstead, instead_of, says_immutable
 from memload.columns.html_tables import fields_table
 from memload.columns.numbers import as_indices, from_end, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_fields import HasRaggedFields, forms_of_fields
@@ -45,7 +46,14 @@ if TYPE_CHECKING:
 
 Layout = Literal["dict", "tuple", "only"]
 
+JOINED_UNLIKE = (
+    'memload.concat({"s1": one, "s2": other}) joins datasets that differ, whose batches '
+    "FastLoader(..., collate_fn=memload.group_collate) makes"
+)
+"""What to do with datasets that cannot be one, for messages."""
 
+
+@says_immutable
 @answers_by("_arranged")
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.Dataset[Any]):
@@ -137,6 +145,15 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
         """Bytes that reading all rows of all fields takes; a row that is selected twice counts twice."""
         return sum(field.nbytes for field in self.fields.values())
 
+    @property
+    def casts(self) -> dict[str, Cast]:
+        """Casts to float32 of the fields whose files state a scale for their values, such as NIfTI's.
+
+        ``FastLoader(ds, cast=ds.casts)`` gives what is meant, and no cast what is stored; other fields have none here.
+        """
+        meant = {name: field.meant for name, field in self.fields.items() if field.meant is not None}
+        return {name: Cast(torch.float32, scale=scale, offset=offset) for name, (scale, offset) in meant.items()}
+
     def stats(self) -> LoaderStats:
         """Return counters of the batches that stock DataLoaders took from this dataset, in this process.
 
@@ -173,13 +190,13 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
         fields = {name: field.select(numbers) for name, field in self.fields.items()}
         return replace(self, fields=fields, borders=of_selected(self.borders, numbers))
 
-    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[Dataset, Dataset]:
+    def split(self, fraction: float, seed: int | None = None, *, by: Any = None) -> tuple[Dataset, Dataset]:
         """Split the rows at random into two datasets, the first with round(fraction * len) of them.
 
         Args:
             fraction: the share of the rows, between 0 and 1, that goes into the first part; with `by`, the share of the
                 different keys.
-            seed: the same seed gives the same parts, which are slices of torch.randperm.
+            seed: must be given; the same seed gives the same parts, which are slices of torch.randperm.
             by: the name of a field of one number or text a row, which is read as a whole, or one key for each row, such
                 as the patient or session. Rows with equal keys go into the same part, in rising order.
 
@@ -216,7 +233,10 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
             9
         """
         for position, other in enumerate(others, start=1):
-            check_same_fields(self.fields, _dataset(other, position).fields, position)
+            try:
+                check_same_fields(self.fields, _dataset(other, position).fields, position)
+            except ValueError as error:
+                raise ValueError(f"{error}; {JOINED_UNLIKE}") from None
             if self.names and other.names and self.names != other.names:
                 raise ValueError(
                     f"dataset {position}: {TAG!r} stands for {list(other.names)}, in the first one for "
@@ -323,6 +343,7 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
             lines.append(
                 f"  {name:{name_width}}  {field.kind:9} {field.shape!s:18} "
                 f"{format_size(field.row_bytes):>8} a row, {format_size(field.nbytes)}"
+                + ("" if field.meant is None else ", times {:g} plus {:g} by cast=ds.casts".format(*field.meant))
             )
         if [*self.fields] == [UNNAMED]:
             lines.append(f'  files without names for arrays have one field {UNNAMED!r}: field="stim", or rename')

@@ -380,4 +380,4 @@ class _Loading:
             table_of(tables, memory, device), parts.index, on_devices=tables, memory=memory, share=share
         )
         given = parts.plan.field
-        return ResidentField(given.dtype, given.shape, column, digest=given.digest)
+        return ResidentField(given.dtype, given.shape, column, digest=given.digest, meant=given.meant)

@@ -106,7 +106,9 @@ class FramePlan:
         table = torch.empty((len(self.rows), self.frames.row_bytes), dtype=torch.uint8, device=device)
         fill(table, self.frames, self.rows, shown)
         column = ResidentColumn(table, self.index)
-        return ResidentField(self.field.dtype, self.field.shape, column, digest=self.field.digest)
+        return ResidentField(
+            self.field.dtype, self.field.shape, column, digest=self.field.digest, meant=self.field.meant
+        )
 
     def _pinned(self, device: torch.device, shown: Bar) -> Field:
         memory = PinnedMemory(len(self.rows), self.frames.row_bytes, device)

@@ -250,7 +250,9 @@ class PinnedField(Field):
         rows, row_bytes = memory.table.shape
         stored = Column(row_bytes, [(memory.storage, 0, rows, row_bytes)])
         owners = (_PinnedOwner("pinned memory", memory.table, None, memory),)
-        return cls(field.dtype, field.shape, _indexed(stored, index), owners, field.digest, memory=memory)
+        return cls(
+            field.dtype, field.shape, _indexed(stored, index), owners, field.digest, memory=memory, meant=field.meant
+        )
 
 
 def _indexed(stored: Column, index: FrameIndex) -> Column | Windows:
@@ -286,7 +288,9 @@ def _resident(field: PinnedField) -> ResidentField | None:
         return None
     if not isinstance(numbers, range):
         index = index.into(numbers)
-    return ResidentField(field.dtype, field.shape, SeenColumn(seen, index, memory=memory), digest=field.digest)
+    return ResidentField(
+        field.dtype, field.shape, SeenColumn(seen, index, memory=memory), digest=field.digest, meant=field.meant
+    )
 
 
 def _numbers(column: Column, memory: PinnedMemory) -> Numbers | range | None:

@@ -137,7 +137,9 @@ def gathered_by(fields: Mapping[Any, Field], device: torch.device) -> dict[Any, 
         column = field.column if isinstance(field, ResidentField) else None
         if not isinstance(column, SplitColumn) or device not in [table.device for table in column.on_devices]:
             return None
-        found[key] = ResidentField(field.dtype, field.shape, column.gathered_by(device), digest=field.digest)
+        found[key] = ResidentField(
+            field.dtype, field.shape, column.gathered_by(device), digest=field.digest, meant=field.meant
+        )
     return found
 
 
@@ -237,7 +239,7 @@ class Parts:
         table = table_of(on_devices, memory, devices[0])
         column = SplitColumn(table, self.index, on_devices=on_devices, memory=memory)
         field = self.plan.field
-        return ResidentField(field.dtype, field.shape, column, digest=field.digest)
+        return ResidentField(field.dtype, field.shape, column, digest=field.digest, meant=field.meant)
 
     def _on(self, device: torch.device, part: int, shown: Bar) -> torch.Tensor:
         shape = len(self.numbers[part]), self.plan.frames.row_bytes

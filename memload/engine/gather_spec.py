@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,14 @@ from memload.casts.native import (
     image_sides,
     resize_method,
 )  # fmt: skip
-from memload.casts.rule import Affine, Cast, native_arithmetic
+from memload.casts.rule import Affine, Cast, native_arithmetic, warn_of_scale
 from memload.columns.fields import AnyColumn, Field
 from memload.columns.ragged_fields import RaggedField, forms_of_fields
 from memload.columns.ragged_samples import Forms
 from memload.dtypes import code_of
 from memload.engine.layout import DictOf, Layout, ListOf, Only, paths
 from memload.engine.mutation_guards import MutationGuard
+from memload.kept_errors import level_outside
 
 if TYPE_CHECKING:
     from memload.formats.remote.block_cache import BlockCache
@@ -154,6 +156,18 @@ class GatherSpec:
             for owner in field.owners:
                 owner.check()
 
+    def warn_of_longer_files(self) -> None:
+        """Warn if a file has become longer since it was opened: one that was written anew has rows elsewhere."""
+        for storage in {storage for field in self.fields.values() for storage in field.column.storages}:
+            now = storage.size_now
+            if now is not None and now > storage.nbytes:
+                warnings.warn(
+                    f"{storage.name}: had {storage.nbytes:,} bytes when it was opened and has {now:,} now. Unless "
+                    "bytes were only added at its end, rows are read where they no longer are: open the data set again",
+                    RuntimeWarning,
+                    stacklevel=level_outside(),
+                )
+
     def with_casts(self, casts: Mapping[Any, Cast]) -> GatherSpec:
         """Return this source with casts for some fields.
 
@@ -188,12 +202,13 @@ class GatherSpec:
             raise ValueError(
                 f"the rows of the field {key!r} differ in length and are no images: leave out layout= and augment="
             )
+        warn_of_scale(key, cast, field.meant)
         try:
             cast.row_shape(item_shape)
             if cast.augment is not None:
                 cast.augment.check_dtype(field.dtype if held is None else held.dtype)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"the field {key!r}: {error}") from None
+            raise type(error)(f"the field {key!r}: {error}{_of_items(field)}") from None
 
     def as_raw(self) -> GatherSpec:
         """Return this source for batches that are gathered as they are stored; images are laid out anew behind that."""
@@ -305,6 +320,15 @@ class GatherSpec:
         known = code_of(field.dtype) in CASTABLE and self.collate is None and key not in self.casts
         alone = field.built is None and not isinstance(field, RaggedField)
         return known and alone and fits(cast, field.shape) and _is_fused(cast, field)
+
+
+def _of_items(field: Field) -> str:
+    """What a cast sees of rows that differ in length, for messages."""
+    if not isinstance(field, RaggedField):
+        return ""
+    remedy = f": {field.remedy}" if field.axis else ""
+    channels = ", and give channels=-1" if field.axis and len(field.shape) == 2 else ""
+    return f"; a cast sees single items of the rows {field.shape}, behind the axis None{remedy}{channels}"
 
 
 def _is_fused(cast: Cast, field: Field) -> bool:

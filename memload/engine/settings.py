@@ -103,7 +103,10 @@ class PassSettings:
         slot = bytes_of_slot(fields, sizes.slot_rows)
         depth = min(_depth(request, slot), request.most_ahead or MOST)
         threads = gathering_threads(request)
-        transforming = (options.transform_threads or min(threads, _MOST_TRANSFORMING)) if transform_pipeline else 0
+        transforming = 0
+        if transform_pipeline is not None:
+            most = 1 if transform_pipeline.seeds_shared_numbers else _MOST_TRANSFORMING
+            transforming = options.transform_threads or min(threads, most)
         sampler, flying = getattr(request.batches, "sampler", None), (depth + transforming + 2) * sizes.slot_rows
         return cls(
             source,
@@ -149,6 +152,7 @@ class PassSettings:
         if reuse is None and not self.pins and not self.joined:
             check_room(self.source, self.slot_bytes, self.depth, -(-self.planned_rows // self.batch_rows))
         self.source.check_in_place()
+        self.source.warn_of_longer_files()
         return _core.Pipeline(
             self.fields,
             batch_rows=self.batch_rows,

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -92,35 +92,6 @@ class NiftiHeader:
         return f"{counted(self.volumes, 'volume')} of {describe(self.dtype, self.shape)}"
 
 
-@dataclass(frozen=True)
-class ScaledField(Field):
-    """A field of volumes whose values stand for others, so that fields of different scales are not joined.
-
-    Attributes:
-        scale: slope and intercept, which are not applied.
-    """
-
-    scale: tuple[float, float] = (1.0, 0.0)
-
-    @property
-    def described(self) -> str:
-        """The dtype and shape of rows, and the scale, for messages."""
-        return f"{super().described} with the scale {self.scale[0]:g} and the offset {self.scale[1]:g}"
-
-    @property
-    def signature(self) -> tuple[Any, ...]:
-        """A value that is equal for fields whose rows fit into one batch."""
-        return *super().signature, self.scale
-
-    def recipe(self) -> dict[str, Any]:
-        """Return the arguments for this field of another column."""
-        return super().recipe() | {"scale": self.scale}
-
-    def as_stored(self) -> Field:
-        """Return the field of the stored values, for whom keeps the scale beside them."""
-        return Field(self.dtype, self.shape, self.column, self.owners, self.digest, self.blocks)
-
-
 def is_nifti(path: Path) -> bool:
     """Return whether a path has the name of a NIfTI file."""
     return path.name.lower().endswith(NIFTI)
@@ -148,9 +119,7 @@ def open_nifti(path: Path, key: object, field: str | None) -> dict[str, Field]: 
     header = in_place(path)
     name = UNNAMED if field is None else field
     column = _encoded(path, header) if is_compressed(path) or header.swapped else _column(path, header)
-    if header.scale is None:
-        return {name: Field(header.dtype, header.shape, column)}
-    return {name: ScaledField(header.dtype, header.shape, column, scale=header.scale)}
+    return {name: Field(header.dtype, header.shape, column, meant=header.scale)}
 
 
 def _column(path: Path, header: NiftiHeader) -> Column:

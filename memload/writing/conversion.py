@@ -18,12 +18,13 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload.casts.rule import Cast, as_cast
+from memload.casts.rule import Cast, as_cast, exact_text
 from memload.columns.fields import HasFields, describe, row_nbytes
 from memload.columns.numbers import kind
 from memload.dtypes import dtype_name
-from memload.formats.nifti import ScaledField, is_nifti
+from memload.formats.nifti import is_nifti
 from memload.formats.shards.rows import Rows
+from memload.kept_errors import level_outside
 from memload.writing.masks import as_mask, places_by_first_axis
 from memload.writing.voxel_masks import Mask
 
@@ -100,7 +101,7 @@ class Conversion:
         """Return texts by option that are equal for equal conversions only."""
         mask = None if self.mask is None else f"{self.mask.shape} {xxhash.xxh3_64_hexdigest(self.mask.tobytes())}"
         mask = mask if self.order == "C" else f"{mask} {self.order}"
-        return {"mask": str(mask), "scale": repr(self.factor), "cast": repr(self.cast)}
+        return {"mask": str(mask), "scale": repr(self.factor), "cast": exact_text(self.cast)}
 
     def _dtypes(self, dtype: torch.dtype) -> list[torch.dtype]:
         computes = [self._computes_in(dtype)] if self.factor is not None else []
@@ -139,7 +140,7 @@ class Conversions:
         forms = {name: (one.dtype, one.shape) for name, one in fields.items()}
         for option, given in {"mask": mask, "scale": scale, "cast": cast}.items() if forms else ():
             _check_names(option, given, forms)  # before the values are read
-        meant = {name: one.scale for name, one in fields.items() if isinstance(one, ScaledField)}
+        meant = {name: one.meant for name, one in fields.items() if one.meant is not None}
         return cls(mask, scale, cast, meant)
 
     def __post_init__(self) -> None:
@@ -164,8 +165,8 @@ class Conversions:
             _check_mask(name, mask.mask, *forms[name])
         for name in {**scales, **casts}:
             _check_numbers(name, forms[name][0])
-        for name in self.meant.keys() & forms.keys() - scales.keys():
-            casts |= _meaning(name, casts.get(name), self.meant[name])
+        for name in self.meant.keys() & forms.keys():
+            casts |= _meaning(name, casts.get(name), self.meant[name], scales.get(name))
         return {
             name: _conversion(masks.get(name), scales.get(name), casts.get(name))
             for name in forms
@@ -177,14 +178,15 @@ class Conversions:
         return forms[name][0].is_floating_point or name in scales or name in self.meant
 
 
-def _meaning(name: str, cast: Cast | None, meant: tuple[float, float]) -> dict[str, Cast]:
+def _meaning(name: str, cast: Cast | None, meant: tuple[float, float], factor: float | None) -> dict[str, Cast]:
     """Return the cast that makes of stored values those that the file means; none without a cast, which is told."""
     scale, offset = meant
-    if cast is None:
+    if cast is None or factor is not None:
+        told = "which a set does not keep" if factor is None else f"whose place scale={factor:g} takes"
         warnings.warn(
-            f"field {name!r}: its file means {scale:g} times the stored values plus {offset:g}, which a set does not "
-            'keep; cast="float32" stores what is meant',
-            stacklevel=4,
+            f"field {name!r}: its file means {scale:g} times the stored values plus {offset:g}, {told}; "
+            f'cast="float32" {"" if factor is None else "alone "}stores what is meant',
+            stacklevel=level_outside(),
         )
         return {}
     return {name: Cast(cast.dtype, scale=scale, offset=offset) if cast == Cast(cast.dtype) else cast}

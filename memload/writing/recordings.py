@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,6 @@ from memload.columns.fields import Field
 from memload.dataset.dataset import Dataset
 from memload.dataset.recordings.recording import Recording
 from memload.formats.codecs.by_field import Codecs, check_known, words_of
-from memload.formats.nifti import ScaledField
 from memload.formats.recordings.folder import check_storable, described, folders_of
 from memload.formats.recordings.found import Found
 from memload.formats.shards.index import RECORDING_NAME, TIMES_NAME
@@ -59,9 +58,7 @@ def write_recording(
     found = _found(recording)
     check_storable(found)
     fields = {name: one for name, one in recording.fields.items() if isinstance(one, Field)}
-    rows = {
-        name: Dataset({name: one.as_stored() if isinstance(one, ScaledField) else one}) for name, one in fields.items()
-    }  # whose casts stand beside them
+    rows = {name: Dataset({name: replace(one, meant=None)}) for name, one in fields.items()}  # their casts are beside
     check_known(codec, rows)
     sets = {
         name: SetOf(_words(one, codec_of(name, codec)), partial(write_set, data=one, codec=codec_of(name, codec)))

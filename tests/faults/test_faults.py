@@ -91,6 +91,26 @@ def test_a_pass_over_a_file_that_lost_its_last_byte_ends_with_an_error_whatever_
         next(iterator)
 
 
+def test_a_pass_over_a_file_that_has_become_longer_warns(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((100, 5), np.float32))
+    ds = memload.open(path)
+    loader = memload.FastLoader(ds, 50)
+    assert len(list(loader)) == 2
+    os.utime(path)
+    assert len(list(loader)) == 2
+    np.save(path, np.ones((200, 5)))  # in place, of another dtype
+    with pytest.warns(RuntimeWarning, match=r"x\.npy: had 2,128 bytes when it was opened and has 8,128 now"):
+        list(loader)
+    path.unlink()
+    np.save(path, np.ones((300, 5)))  # another file: the one that was opened is read
+    fresh = memload.FastLoader(memload.open(path), 300)
+    path.unlink()
+    np.save(path, np.zeros((500, 5)))
+    (batch,) = fresh
+    assert batch["data"].eq(1).all()
+
+
 def test_a_truncated_file_does_not_kill_a_process_whose_faulthandler_came_later(rows_file):
     done = run(
         "import faulthandler, os, sys, memload\n"

@@ -1,5 +1,6 @@
 """Arguments that are slightly wrong, or unusual but sensible: they work, or the error says what to do instead."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -163,6 +164,37 @@ def test_other_names_are_missing_as_ever(ds):
             '"robs": y} for x, y in data',
         ),
         (lambda ds: ds.split(8, seed=0), ValueError, "8 of 20 rows are 8 / 20"),
+        (
+            lambda ds: ds.split([0.7, 0.2, 0.1], seed=1),
+            TypeError,
+            r"got a list; for three parts split twice: train, rest = ds\.split\(0\.7, seed=0\), and rest\.split",
+        ),
+        (lambda ds: ds.split(0.9), TypeError, r"seed must be .* ds\.split\(0\.9, seed=0\), and none was given"),
+        (lambda ds: ds.map(dict).split(0.9), TypeError, "and none was given"),
+        (lambda ds: ds.select(ds.fields["stim"] == 2), TypeError, r"got a bool; .*\.gather\(range\(len\(ds\)\)\) == 2"),
+        (
+            lambda ds: memload.write_images("o", ["a.png"]),
+            TypeError,
+            r'images is the path of a folder .* got a list; table={"file": \["a\.png", \.\.\.\]}, skip_unmatched=True',
+        ),
+        (lambda ds: memload.write_images(["o"], "photos"), TypeError, "path is the path of the directory to make, got"),
+        (
+            lambda ds: memload.concat([ds, ds.rename({"stim": "x"})]),
+            ValueError,
+            r"\(\.\.\., collate_fn=memload\.group_",
+        ),
+        (lambda ds: _opened_together(4, 5), ValueError, r"1: .*two\.npy\); open them one by one: memload\.concat\(\{"),
+        (lambda ds: memload.write("all", _unlike(ds)), ValueError, r"memload\.write\('all-a', ds\.members\['a'\]\)"),
+        (
+            lambda ds: setattr(ds, "mean", 7.0),
+            dataclasses.FrozenInstanceError,
+            r"cannot set 'mean': a Dataset is immutable: ds\.select, ds\.split, .*ds\.map return changed ones",
+        ),
+        (
+            lambda ds: delattr(_unlike(ds), "members"),
+            dataclasses.FrozenInstanceError,
+            "cannot delete 'members': a GroupedDataset is immutable: ds.select, ds.split, ds.rename, ds.with_tier",
+        ),
         (lambda ds: ds.select(np.array([1.0])), TypeError, r"\.astype\(numpy\.int64\)"),
         (lambda ds: ds.with_lags(range(3)), TypeError, r"with_lags\(stim=range\(32\)\); got a range"),
         (lambda ds: memload.score(len, ds, device="gpu"), ValueError, "device='gpu' is no device of torch's"),
@@ -172,6 +204,22 @@ def test_a_call_that_is_slightly_wrong_says_what_to_do(call, error, words, ds, t
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=words):
         call(ds)
+
+
+def _unlike(ds):
+    other = memload.from_arrays({name: torch.zeros(4, 1) for name in ds.fields})
+    return memload.concat({"a": ds, "b": other})
+
+
+def _opened_together(*widths):
+    for name, width in zip(("one", "two"), widths, strict=True):
+        np.save(f"{name}.npy", np.zeros((3, width)))
+    return memload.open(["one.npy", "two.npy"])
+
+
+def test_values_of_a_field_that_is_read_choose_rows(ds):
+    session = memload.from_arrays(session=torch.arange(6) % 3)
+    assert len(session.select(session.fields["session"].gather(range(len(session))) == 2)) == 2
 
 
 def test_a_dict_that_is_read_by_its_names_is_a_dataset_as_for_torch():

@@ -277,7 +277,7 @@ ReadError Storage::unreadable(std::int64_t row, const void* address) const {
 }
 
 const std::byte* Storage::end_if_cut() const noexcept {
-  const std::optional<std::size_t> now = direct_ ? direct_->size_now() : std::nullopt;
+  const std::optional<std::size_t> now = size_now();
   return now && *now < size_ ? data_ + *now : nullptr;
 }
 

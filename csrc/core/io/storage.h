@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -137,6 +138,11 @@ class Storage : public std::enable_shared_from_this<Storage> {
   [[nodiscard]] const std::byte* end_if_cut() const noexcept;
   // Throws ReadError if the file was cut short.
   void check_whole() const;
+
+  // The bytes of the file that was opened, as long as it can be asked; fewer or more than size() if it was written to.
+  [[nodiscard]] std::optional<std::size_t> size_now() const noexcept {
+    return direct_ ? direct_->size_now() : std::nullopt;
+  }
 
   // Bytes that read_direct() has read so far.
   [[nodiscard]] std::uint64_t direct_bytes() const noexcept { return direct_bytes_.load(std::memory_order_relaxed); }

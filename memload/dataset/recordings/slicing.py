@@ -297,7 +297,7 @@ def _slices(one: Field, clock: _core.Clock, grid: Grid, chosen: Chosen, sampling
     recordings = [(clock, 0, one.rows if pad else -1)]
     column = _core.Slices(frames, recordings, chosen.native, grid.native, sampling, element)
     dtype = (torch.float64 if one.dtype in _WIDE else torch.float32) if computed else one.dtype
-    return Field(dtype, (grid.samples, *one.shape), column, owners=one.owners)
+    return Field(dtype, (grid.samples, *one.shape), column, owners=one.owners, meant=one.meant)
 
 
 def _zeros(one: Field) -> Field:

@@ -352,7 +352,8 @@ def _on(fields: Mapping[str, Field], plan: LoadPlan, arena: Arena, reason: str) 
 def _on_rows(field: Field, image: RowImage, storage: Storage) -> Field:
     dtype = field.dtype if image.cast is None else image.cast.dtype
     column = _selected(field.column, Column(image.row_bytes, [(storage, 0, image.column.rows, image.row_bytes)]))
-    return replace(field, dtype=dtype, column=column, blocks=None, owners=())
+    meant = field.meant if image.cast is None or image.cast == Cast(dtype) else None
+    return replace(field, dtype=dtype, column=column, blocks=None, owners=(), meant=meant)
 
 
 def _selected(column: AnyColumn, stored: Column) -> Any:

@@ -8,9 +8,11 @@ from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 from memload._core import Column, EventCounts, EventItems, Ragged, RowCache, Slices, Storage, Tiles, Windows
-from memload.casts.rule import Cast, casts_by_field
+from memload.casts.native import CASTABLE
+from memload.casts.rule import Cast, casts_by_field, warn_of_scale
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
+from memload.dtypes import code_of, dtype_name
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES, ON_GPU, Tier
 from memload.memory.budget import local_processes
 from memload.sizes import format_size, parse_size
@@ -73,8 +75,16 @@ class TierOptions:
                 raise KeyError(f"ram_dtype= names the field {name!r}; there are {list(fields)}")
             if isinstance(fields[name], RaggedField) or fields[name].dtype.is_complex:
                 raise ValueError(f"field {name!r} is {fields[name].described}: it cannot be cast in RAM; leave it out")
+            if code_of(fields[name].dtype) not in CASTABLE:
+                stored = dtype_name(fields[name].dtype)
+                raise ValueError(
+                    f"ram_dtype= of the field {name!r}: rows of {stored} cannot be cast to {dtype_name(cast.dtype)} on "
+                    f"their way into RAM; leave the field out, and give its cast to FastLoader(cast=), which takes "
+                    f"{stored}"
+                )
             if cast.layout is not None or cast.augment is not None:
                 raise ValueError(f"field {name!r}: layout= and augment= are the loader's, in its cast=")
+            warn_of_scale(name, cast, fields[name].meant)
         return casts
 
 

@@ -300,6 +300,16 @@ def test_a_wrong_option_says_what_is_allowed(folder, tier, options, error, words
         memload.open(folder / "ragged", tier="ram", ram_dtype={"tokens": torch.float32})
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64, np.bool_])
+def test_a_dtype_that_is_not_cast_on_the_way_into_ram_is_named_and_the_loader_casts_it(dtype):
+    ds = memload.from_arrays(x=np.arange(6).astype(dtype))
+    said = rf"ram_dtype= of the field 'x': rows of {np.dtype(dtype)} .*FastLoader\(cast=\)"
+    with pytest.raises(ValueError, match=said):
+        ds.with_tier("ram", ram_dtype={"x": "float32"})
+    (batch,) = memload.FastLoader(ds, 6, cast={"x": "float32"})
+    assert torch.equal(batch["x"], torch.from_numpy(np.arange(6).astype(dtype).astype(np.float32)))
+
+
 def test_what_cannot_fit_is_refused_with_figures(tmp_path):
     free = Memory(64 << 30, 40 << 30, (MemoryLimit(CONTROL_GROUP, 10**10, 8 * 10**9),))
     guards.check_memory(7 * 10**9, "a set", "do", free)

@@ -104,6 +104,47 @@ def test_several_files_are_one_dataset_unless_their_scales_differ(tmp_path):
         memload.open([tmp_path / "a.nii", tmp_path / "c.nii"])
 
 
+def test_slices_of_runs_are_one_dataset_unless_their_scales_differ(tmp_path):
+    for name, factor in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        saved(tmp_path / f"{name}.nii", factor * np.linspace(0, 1, 360).reshape(3, 4, 5, 6), dtype="i2", seconds=1.0)
+    a, b, c = (memload.open_nifti(tmp_path / f"{name}.nii").slices(2.0, hop=2.0) for name in "abc")
+    assert len(memload.concat([a, b])) == 6
+    with pytest.raises(ValueError, match=r"with the scale .* in dataset 1, but int16"):
+        memload.concat([a, c])
+
+
+@pytest.mark.parametrize("tier", ["mmap", "ram", "hybrid"])
+def test_a_dataset_has_the_casts_to_what_is_meant_and_a_cast_without_them_warns(tmp_path, tier):
+    path = saved(tmp_path / "run.nii", RNG.normal(100, 10, (3, 4, 5, 6)), dtype="i2")
+    meant = nibabel.load(path).get_fdata().T
+    ds = pickle.loads(pickle.dumps(memload.open(path))).with_tier(tier)
+    assert "by cast=ds.casts" in repr(ds)
+    for one in (ds, memload.to_device(ds, "cpu"), ds.select(range(6)), ds.rename({"data": "data"})):
+        (batch,) = memload.FastLoader(one, 6, cast=one.casts)
+        np.testing.assert_allclose(batch["data"], meant, rtol=1e-5)
+    plain = r"field 'data': its file means .* times the stored values plus .*, which a cast to a dtype leaves out"
+    with pytest.warns(RuntimeWarning, match=plain) as warned:
+        (stored,) = memload.FastLoader(ds, 6, cast={"data": "float32"})
+    assert warned[0].filename == __file__
+    assert torch.equal(stored["data"], ds.fields["data"].gather(np.arange(6)).float())
+    if tier == "ram":
+        with pytest.warns(RuntimeWarning, match=plain):
+            kept = ds.with_tier("ram", ram_dtype={"data": "float32"})
+        (batch,) = memload.FastLoader(kept, 6, cast=kept.casts)
+        np.testing.assert_allclose(batch["data"], meant, rtol=1e-5)
+        kept = ds.with_tier("ram", ram_dtype=ds.casts)
+        assert kept.casts == {}
+        np.testing.assert_allclose(kept.fields["data"].gather(np.arange(6)), meant, rtol=1e-5)
+    assert memload.from_arrays(x=np.arange(3)).casts == {}
+
+
+def test_a_scale_in_the_place_of_that_of_the_file_warns(tmp_path):
+    path = saved(tmp_path / "run.nii", RNG.normal(100, 10, (3, 4, 5, 6)), dtype="i2")
+    with pytest.warns(UserWarning, match=r"whose place scale=2 takes; cast=.float32. alone") as warned:
+        memload.write(tmp_path / "set", memload.open(path), scale={"data": 2.0}, progress=False)
+    assert warned[0].filename == __file__
+
+
 def damaged(tmp_path, change, values=None, **options):
     path = saved(tmp_path / "x.nii", VALUES.astype("i2") if values is None else values, **options)
     raw = bytearray(path.read_bytes())
