@@ -72,9 +72,13 @@ class StoredDataset:
 def read_layout(dataset: Any) -> StoredDataset:
     """Return the layout of an open h5py dataset.
 
+    Rows that this process has written, and HDF5 still holds, are in the file afterwards.
+
     Raises:
         FormatError: its type, its layout or a filter is not supported; the message says which.
     """
+    if dataset.file.mode == "r+":  # HDF5 shares a file within a process: this one has it open for writing
+        dataset.flush()
     path = Path(os.fsdecode(dataset.file.filename)).absolute()
     where = f"{path}, {dataset.name!r}"
     shape = _checked_shape(where, dataset)

@@ -332,6 +332,16 @@ def test_a_file_that_is_being_written_is_refused(tmp_path):
     assert len(memload.open(tmp_path / "a.h5")) == 1
 
 
+@pytest.mark.parametrize("how", [{}, {"chunks": (10, 10)}, {"chunks": (10, 10), "compression": "gzip"}])
+def test_rows_that_this_process_has_written_and_not_flushed_are_read(tmp_path, how):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        rows = file.create_dataset("x", (300, 40), np.float32, **how)
+        for row in range(300):
+            rows[row] = row + 1  # small writes, which HDF5 holds back
+        found = rows_of(memload.open(tmp_path / "a.h5"), "x")
+    assert found[:, 0].tolist() == [*range(1, 301)]
+
+
 def test_several_files_are_one_dataset_in_the_order_of_their_numbers(tmp_path):
     for session in (10, 9, 1):
         with h5py.File(tmp_path / f"betas_session{session}.hdf5", "w") as file:
