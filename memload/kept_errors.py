@@ -81,6 +81,7 @@ _AT_ROW = re.compile(r"^(?:Original )?memload\.kept_errors\.AtRow: row (.*): (.*
 
 
 _NOTE = "memload: "
+_NOTED_ROW = re.compile(rf"{_NOTE}at row (\d+) of ")
 
 
 def note_place(error: BaseException, place: str) -> None:
@@ -98,6 +99,19 @@ def note_place(error: BaseException, place: str) -> None:
     with contextlib.suppress(Exception):
         notes = [note for note in getattr(error, "__notes__", []) if not str(note).startswith(_NOTE)]
         error.__notes__ = [*notes, _NOTE + place]
+
+
+def noted_row(error: BaseException) -> int | None:
+    """Return the row that `note_place` noted in an error; None if it noted none, or the rows of a batch.
+
+    Example:
+        >>> error = KeyError("a")
+        >>> note_place(error, "at row 13 of the loader's dataset, in map(crop)")
+        >>> noted_row(error)
+        13
+    """
+    found = [_NOTED_ROW.match(str(note)) for note in getattr(error, "__notes__", [])]
+    return next((int(one[1]) for one in found if one is not None), None)
 
 
 class NotingPlace:

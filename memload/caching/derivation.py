@@ -9,6 +9,7 @@ import xxhash
 
 from memload.caching.content import content_of
 from memload.caching.fingerprints import UnhashableError, fingerprint
+from memload.casts.rule import exact_text
 from memload.dataset.dataset import Dataset
 from memload.dataset.mapped import MappedDataset
 from memload.engine.gather_spec import NotNative
@@ -78,7 +79,8 @@ def _rows(dataset: Any, version: str | None, progress: bool | None) -> str:
     try:
         source = resolve(dataset)
         known = content_of(Dataset({str(key): field for key, field in source.fields.items()}), progress)
-        return f"{known}\0{source.layout!r}\0{source.casts!r}\0{fingerprint(source.maps)}"
+        casts = ", ".join(f"{key!r}: {exact_text(cast)}" for key, cast in source.casts.items())
+        return f"{known}\0{source.layout!r}\0{{{casts}}}\0{fingerprint(source.maps)}"
     except NotNative:
         pass
     except UnhashableError as error:

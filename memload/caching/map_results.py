@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from memload.dataset.mapped import MappedDataset
 from memload.engine.iterators import one_pass
 from memload.engine.transforms.seeding import Drawing, Randomness
 from memload.errors import MemloadError, first_line
-from memload.kept_errors import place_of
+from memload.kept_errors import noted_row, place_of
 from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import local_threads
 from memload.progress import bar
@@ -186,6 +187,9 @@ class Results:
             if (place := place_of(error)) is not None:
                 row = f"{first + int(place.row):,}"
                 raise RuntimeError(f"row {row}: {place.name} raised {place.said}") from error
+            noted = noted_row(error) if stop > start + 1 and WithoutRandomness.passed(error) else None
+            if noted is not None:
+                start, stop = first + noted, first + noted + 1
             where = f"row {start:,}" if stop == start + 1 else f"rows {start:,} to {stop - 1:,}"
             named = " then ".join(map(name_of, self.functions))
             raise RuntimeError(f"{where}: {named} raised {type(error).__name__}: {first_line(error)}") from error
@@ -208,7 +212,8 @@ class WithoutRandomness:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
-        self.__qualname__ = name_of(fn)  # the errors of worker processes show it
+        self.__qualname__ = name_of(fn)  # errors show it, as if it were the function itself
+        self.__module__ = str(getattr(fn, "__module__", ""))
 
     def __call__(self, sample: Any) -> Any:
         """Call the function."""
@@ -219,6 +224,15 @@ class WithoutRandomness:
         with Randomness() as mine:
             mine.begin(self._refuse)
             return self._fn(sample)
+
+    @classmethod
+    def passed(cls, error: BaseException) -> bool:
+        """Whether such a function raised the error, so that the row which is noted in it is one of those it went over.
+
+        A dataset of the user may note rows of another one, which it is made of.
+        """
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        return any(frame.f_code is cls.__call__.__code__ for frame in frames)
 
     def _refuse(self) -> int:
         raise _drawing_error(self._fn, "draws random numbers")

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
@@ -24,13 +25,13 @@ import numpy as np
 import torch
 
 from memload.casts.augment import Augment, placed
+from memload.casts.constants import Constants, check_counts, check_deviations, constants, number, shown
 from memload.columns.numbers import is_whole
-from memload.dtypes import DTypeLike, as_torch_dtype
+from memload.dtypes import DTypeLike, as_torch_dtype, dtype_name
+from memload.kept_errors import level_outside
 
 _TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _LAYOUTS = ("NCHW", "channels_last")
-
-Constants = float | tuple[float, ...]
 
 Affine = tuple[int, float, float, list[float], list[float]]
 """Elements from one channel to the next, scale, offset, means and deviations by channel, as native code takes them."""
@@ -93,24 +94,23 @@ class Cast:
         object.__setattr__(self, "norm_removed", bool(self.norm_removed))
         for name in ("scale", "offset"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _number(name, getattr(self, name), self.dtype))
+                object.__setattr__(self, name, number(name, getattr(self, name), self.dtype))
         for name in ("mean", "std"):
-            object.__setattr__(self, name, _constants(name, getattr(self, name), self.dtype))
-        self._check_constants()
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, constants(name, getattr(self, name), self.dtype))
+        if self.computes:
+            self._check_constants()
         self._check_images()
 
     def _check_constants(self) -> None:
-        if self.computes and self.norm_removed:
+        if self.norm_removed:
             raise ValueError(
                 "norm_removed=True is (x - 127) / 255 and excludes scale=, offset=, mean= and std=; of uint8 elements "
                 "mean=127, std=255 makes the same"
             )
-        if any(deviation == 0 for deviation in _several(self.std)):
-            raise ValueError(f"std is what is divided by, and may not be 0; got {self.std!r}")
-        counts = {len(given) for given in (self.mean, self.std) if isinstance(given, tuple)}
-        if len(counts) > 1:
-            raise ValueError(f"mean and std have a number for each channel; got {self.mean!r} and {self.std!r}")
-        if self.channels is None and counts:
+        check_deviations(self.std)
+        check_counts(self.mean, self.std)
+        if self.channels is None and (isinstance(self.mean, tuple) or isinstance(self.std, tuple)):
             raise ValueError("mean= or std= by channel needs channels=, the axis of the channels counted from the end")
 
     def _check_images(self) -> None:
@@ -186,6 +186,11 @@ class Cast:
                     f"rows of the shape {tuple(shape)} are no images "
                     f"{'(H, W, C)' if self.channels == -1 else '(C, H, W)' if self.channels else '(H, W)'}"
                 )
+            if self.augment is not None and self.channels is None and _ends_in_channels(sides):
+                raise ValueError(
+                    f"rows of the shape {tuple(shape)} seem to be images (H, W, C), of which channels=None would crop "
+                    "and flip the last two axes: give channels=-1, or channels=-3 if they are (C, H, W)"
+                )
             high, wide = self.image_axes
             if self.augment is not None:
                 sides[high], sides[wide] = self.augment.size(sides[high], sides[wide])
@@ -258,8 +263,19 @@ class Cast:
         return placed(x, augment.draws(seeds, x.shape[high], x.shape[wide]), self.image_axes, augment)
 
     def __repr__(self) -> str:
+        return self._text(shown)
+
+    def _text(self, told: Callable[[Any], str]) -> str:
         given = [one for one in fields(self) if one.name == "norm_removed" or getattr(self, one.name) != one.default]
-        return f"{type(self).__name__}({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in given)})"
+        return f"{type(self).__name__}({', '.join(f'{one.name}={told(getattr(self, one.name))}' for one in given)})"
+
+
+_MOST_CHANNELS = 4
+
+
+def _ends_in_channels(sides: Sequence[int]) -> bool:
+    """Return whether the last axis of a row of images is one of channels, since no image is so narrow."""
+    return len(sides) >= 3 and sides[-1] <= _MOST_CHANNELS < min(sides[-3:-1])
 
 
 def native_arithmetic(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | Affine:
@@ -282,6 +298,11 @@ def _each(given: Constants | None, otherwise: float, count: int) -> list[float]:
     if isinstance(given, tuple):
         return list(given)
     return [otherwise if given is None else given] * count
+
+
+def exact_text(rule: Cast | None) -> str:
+    """Return a text with all numbers of a rule, as keys of caches need it; `repr` tells many by a digest."""
+    return rule._text(repr) if type(rule) is Cast else repr(rule)
 
 
 def as_cast(given: Cast | DTypeLike) -> Cast:
@@ -330,33 +351,19 @@ def _target(given: Any) -> torch.dtype:
     return dtype
 
 
-def _number(name: str, given: Any, dtype: torch.dtype) -> float:
-    if isinstance(given, np.generic) or (isinstance(given, np.ndarray | torch.Tensor) and given.ndim == 0):
-        given = given.item()
-    if not isinstance(given, int | float) or isinstance(given, bool):
-        raise TypeError(f"{name} is a number; got {given!r}")
-    if not math.isfinite(given):
-        raise ValueError(f"{name} is a finite number; got {given!r}")
-    limit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
-    if given != 0 and not limit.tiny <= abs(given) <= limit.max:
-        raise ValueError(
-            f"{name} is 0 or a number that {limit.dtype} holds, from {limit.tiny:.3g} to {limit.max:.3g}; got {given!r}"
+def warn_of_scale(key: Any, cast: Cast, meant: tuple[float, float] | None) -> None:
+    """Warn where a cast to a dtype alone leaves out what a file means by the values of a field.
+
+    Args:
+        key: the field.
+        cast: what becomes of it.
+        meant: scale and offset that its file states; None: there are none.
+    """
+    if meant is not None and cast.is_plain:
+        scale, offset = meant
+        warnings.warn(
+            f"field {key!r}: its file means {scale:g} times the stored values plus {offset:g}, which a cast to a dtype "
+            f"leaves out; ds.casts has it: Cast({dtype_name(cast.dtype)!r}, scale={scale:g}, offset={offset:g})",
+            RuntimeWarning,
+            stacklevel=level_outside(),
         )
-    return float(given)
-
-
-def _constants(name: str, given: Any, dtype: torch.dtype) -> Constants | None:
-    if given is None:
-        return None
-    listed = given
-    if isinstance(given, np.ndarray | torch.Tensor) and given.ndim and max(given.shape) == math.prod(given.shape):
-        listed = given.reshape(-1).tolist()  # also (3, 1, 1), for images stored as (C, H, W)
-    if not isinstance(listed, list | tuple):
-        return _number(name, listed, dtype)
-    if not listed:
-        raise ValueError(f"{name} has no numbers; leave it out instead")
-    return tuple(_number(name, one, dtype) for one in listed)
-
-
-def _several(given: Constants | None) -> tuple[float, ...]:
-    return given if isinstance(given, tuple) else () if given is None else (given,)

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from memload.casts.rule import Cast, as_cast
+from memload.casts.rule import Cast, as_cast, exact_text
 from memload.columns.fields import row_nbytes
 from memload.dataset.recordings.recording import Recording
 from memload.dtypes import DTypeLike
@@ -170,7 +170,7 @@ class NiftiFile:
     @property
     def rows_identity(self) -> str:
         """A text that differs if the file, the mask or the cast is another."""
-        return stamp_of(self.path, "" if self.mask is None else self.mask.digest, repr(self.conversion.cast))
+        return stamp_of(self.path, "" if self.mask is None else self.mask.digest, exact_text(self.conversion.cast))
 
     def write(self, target: Path, task: Task) -> None:
         """Make the folder of the recording."""

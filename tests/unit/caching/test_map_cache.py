@@ -193,7 +193,7 @@ def test_what_cannot_be_hashed_needs_a_version_and_the_error_says_so(ds, tmp_pat
 @pytest.mark.parametrize(
     ("fn", "error", "message"),
     [
-        (lambda sample: 1 / (150 - int(sample["label"])), RuntimeError, "rows 0 to 199: .*ZeroDivisionError"),
+        (lambda sample: 1 / (150 - int(sample["label"])), RuntimeError, "^row 150: .*ZeroDivisionError"),
         (lambda sample: 1 / int(sample["label"]), RuntimeError, "row 0: .*ZeroDivisionError"),
         (lambda sample: sample["x"].view(3, *[1] * (int(sample["label"]) // 150)), ValueError, r"row 199: .*\(3, 1\)"),
         (lambda sample: {"a": sample}, TypeError, "'a': dict; a cache can store"),
@@ -204,6 +204,39 @@ def test_what_cannot_be_hashed_needs_a_version_and_the_error_says_so(ds, tmp_pat
 def test_a_function_that_fails_is_named_with_its_rows(ds, tmp_path, fn, error, message):
     with pytest.raises(error, match=message):
         ds.map(fn).cache(tmp_path)
+
+
+class OfMapped(torch.utils.data.Dataset):
+    """A dataset of the user, whose rows are those of a mapped one in other places."""
+
+    def __init__(self, mapped):
+        self.mapped = mapped
+
+    def __len__(self):
+        return len(self.mapped)
+
+    def __getitem__(self, index):
+        return self.mapped[len(self) - 1 - index]
+
+
+def fails_at_150(sample):
+    if sample["label"] == 150:
+        raise ValueError("corrupt trial")
+    return sample
+
+
+@pytest.mark.parametrize(
+    ("made", "where"),
+    [
+        (lambda ds: ds.map(standardised).map(lambda row: fails_at_150({"label": 150, **row})), "row 0"),
+        (lambda ds: ds.map(fails_at_150).map(standardised), "row 150"),
+        (lambda ds: MappedDataset(OfMapped(ds.map(dict)), fails_at_150), "row 49"),
+        (lambda ds: MappedDataset(OfMapped(ds.map(fails_at_150)), dict), "rows 0 to 199"),  # its note is of other rows
+    ],
+)
+def test_the_row_at_which_a_function_fails_is_that_of_the_cached_dataset(ds, made, where):
+    with pytest.raises(RuntimeError, match=f"^{where}: .* raised ValueError: corrupt trial$"):
+        made(ds).cache("ram", version="1")
 
 
 def test_tiers_that_keep_nothing_of_their_own_and_sets_of_shards_are_no_caches(ds, tmp_path):

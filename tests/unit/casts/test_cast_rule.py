@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import memload
 from memload import Augment, Cast, _core
 from memload.casts.native import cast_tensor
+from memload.casts.rule import exact_text
 from memload.device.casting import cast_on_device
 from memload.engine.request import EngineOptions
 
@@ -492,6 +494,46 @@ def test_a_cast_that_cannot_be_is_refused_at_once(arguments, error, message):
         Cast(torch.float32, **arguments)
 
 
+def with_one(value, place=12345, count=200_000):
+    numbers = np.ones(count)
+    numbers[place] = value
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"std": with_one(0)}, ValueError, r"got std\[12345\] = 0 \(of 200,000\): give 1 there .*by a mask"),
+        ({"std": [0, 1, 0, 0]}, ValueError, r"std\[0\] = 0 \(of 4\); 2 more are 0"),
+        ({"mean": with_one(np.nan)}, ValueError, r"finite number; got mean\[12345\] = nan \(of 200,000\): .*12345 out"),
+        ({"std": with_one(1e-60, 7)}, ValueError, r"float32 holds.*; got std\[7\] = 1e-60 \(of 200,000\)"),
+        ({"mean": [1.0, "a" * 9999]}, TypeError, r"mean is a number; got mean\[1\] = 'aaa"),
+        ({"mean": np.ones(200_000), "std": np.ones(199_999)}, ValueError, "got 200,000 of mean and 199,999 of std"),
+        ({"mean": np.ones((40, 50, 60))}, TypeError, r"the shape \(40, 50, 60\): .*mean\[mask\] with channels=-1"),
+        ({"mean": ["a" * 9999] * 2000}, TypeError, r"mean\[0\]"),
+    ],
+)
+def test_of_many_constants_the_first_bad_one_is_named_in_few_words(arguments, error, message):
+    with pytest.raises(error, match=message) as caught:
+        Cast(torch.float32, channels=-1, **arguments)
+    assert len(str(caught.value)) < 400
+
+
+def test_many_constants_have_a_short_repr_that_tells_rules_apart_and_an_exact_text():
+    mean = np.random.default_rng(0).normal(size=200_000)
+    rule, same_rule = (Cast("f4", mean=mean, channels=-1) for _ in range(2))
+    other = Cast("f4", mean=np.append(mean[:-1], np.nextafter(mean[-1], 9)), channels=-1)
+    assert repr(rule).startswith("Cast(dtype=torch.float32, norm_removed=False, mean=<200,000 numbers, xxh3 ")
+    assert len(repr(rule)) < 200
+    assert rule == same_rule == pickle.loads(pickle.dumps(rule)) != other
+    assert hash(rule) == hash(same_rule)
+    assert repr(rule) == repr(same_rule) != repr(other)
+    assert repr(rule.mean[-1]) in exact_text(rule)
+    assert exact_text(rule) != exact_text(other)
+    assert exact_text(Cast("f4", scale=0.5)) == repr(Cast("f4", scale=0.5))
+    assert exact_text(None) == "None"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -502,6 +544,21 @@ def test_a_cast_that_cannot_be_is_refused_at_once(arguments, error, message):
 def test_an_augment_that_cannot_be_is_refused_at_once(arguments, error):
     with pytest.raises(error):
         Augment(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(9, 8, 3), (9, 8, 1), (2, 9, 8, 4)])
+@pytest.mark.parametrize("augment", [Augment(flip=1.0), Augment((3, 3)), Augment(resize=16, scale=(0.5, 1.0))])
+def test_images_of_which_no_channels_are_told_are_not_flipped_along_their_colours(shape, augment):
+    ds = memload.from_arrays(image=torch.zeros(4, *shape, dtype=torch.uint8))
+    said = r"field 'image': rows of the shape .* seem to be images \(H, W, C\), .* channels=-1"
+    with pytest.raises(ValueError, match=said):
+        memload.FastLoader(ds, 4, cast={"image": Cast(torch.float32, augment=augment)})
+    told = Cast(torch.float32, channels=-1, augment=Augment(flip=1.0))
+    assert next(iter(memload.FastLoader(ds, 4, cast={"image": told})))["image"].shape == (4, *shape)
+    for narrow in ((3, 8, 4), (8, 4), (3, 3, 3)):  # (C, H, W), (H, W)
+        few = memload.from_arrays(image=torch.zeros(4, *narrow, dtype=torch.uint8))
+        plain = Cast(torch.float32, augment=Augment(flip=1.0))
+        assert next(iter(memload.FastLoader(few, 4, cast={"image": plain})))["image"].shape == (4, *narrow)
 
 
 def test_a_cast_that_does_not_fit_its_field_is_refused_when_the_loader_is_made():
