@@ -27,6 +27,10 @@ RECURRENT = "aten.mkldnn_rnn_layer"
 """The beginning of the names of both operations."""
 _CONVOLUTION, _CONVOLUTION_BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 _BLOCK = 8 if torch.backends.cpu.get_cpu_capability() == "AVX2" else 16  # channels that oneDNN lays side by side
+_IN_HALF = {
+    torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+    torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+}  # whether oneDNN computes in it on this CPU
 _LSTM = 2  # the mode of both operations
 _FLOAT = 4  # bytes of float32, in which gradients are summed up
 _LINE, _ALIASED = 64, 256
@@ -65,9 +69,12 @@ def library_bytes(operation: Any, args: Sequence[Any], out: Any, *, on_cpu: bool
         on_cpu: whether it will run on a CPU, as its tensors do.
     """
     if on_cpu and operation is _CONVOLUTION:
-        return _convolution(args[0], out)
+        unfolded = _unfolded(args[0], args[1], out, *args[3:7])
+        return _convolution(args[0], out) if unfolded is None else LibraryBytes(_whole(unfolded))
     if on_cpu and operation is _CONVOLUTION_BACKWARD:
-        return _convolution_backward(args[1], args[0], wants_input=args[10][0])
+        unfolded = _unfolded(args[1], args[2], args[0], *args[4:8])
+        backward = _convolution_backward(args[1], args[0], wants_input=args[10][0])
+        return backward if unfolded is None else LibraryBytes(_whole(unfolded))
     if operation is not _FORWARD and operation is not _BACKWARD:
         return LibraryBytes(_whole(attention_scratch(operation, args)))
     if args[9 if operation is _FORWARD else 14] != _LSTM:
@@ -81,6 +88,33 @@ def library_bytes(operation: Any, args: Sequence[Any], out: Any, *, on_cpu: bool
 def _whole(*nbytes: int) -> Blocks:
     """Return blocks of which all bytes are written; none if they have none."""
     return tuple((each, each) for each in nbytes) if any(nbytes) else ()
+
+
+def _unfolded(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+) -> int | None:
+    """Return the bytes of the unfolded input of a convolution that torch computes itself; None: oneDNN does.
+
+    So are those in half precision where the CPU has no instructions for it: of the inputs of a batch torch makes a
+    matrix with a column for each place of the result, but for kernels of one place (``compute_columns2d`` in
+    aten/src/ATen/native/ConvolutionMM2d.cpp); dilated ones are computed row by row.
+    """
+    supported = _IN_HALF.get(x.dtype)
+    if supported is None or supported() or transposed:
+        return None
+    if any(step > 1 for step in dilation):
+        return 0
+    kernel = weight.shape[2:]
+    if all(side == 1 for side in (*kernel, *stride)) and not any(padding):
+        return 0
+    places = y.numel() // max(1, y.shape[1])
+    return places * weight.shape[1:].numel() * x.element_size()
 
 
 def _convolution(x: torch.Tensor, y: torch.Tensor) -> LibraryBytes:
