@@ -30,8 +30,8 @@ Convert files into a set of shards, a directory that memload reads fastest and a
 
 Each SRC is whatever `memload info` opens. Sources with the same name are concatenated; sources with different names
 become fields side by side: by --on, row by row with the same keys; else in their order, equally many rows. NAME= names
-the field of a source that has only one beside its keys. {name} or {name:d} in a pattern gives each row what its file's
-name has there, as one more field: a text, or a number.
+the field of a source that has only one beside its keys; the fields of a source of several keep their names. {name} or
+{name:d} in a pattern gives each row what its file's name has there, as one more field: a text, or a number.
 Runs of NIfTI files (.nii, .nii.gz, folders of BIDS) and videos are decoded, and become recordings.
 Images (--images) are decoded, and become the fields image, mask, those of --labels, file, and those of --table.
 

@@ -2,12 +2,16 @@
 
 a dataset:          names of other libraries for its methods
 a grouped dataset:  these, and methods of a single dataset
-a mapped dataset:   methods of what is mapped"""
+a mapped dataset:   methods of what is mapped
+to set one:         the methods that return changed datasets"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import FrozenInstanceError
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+_T = TypeVar("_T")
 
 _FIELDS = "the names of the fields are list(ds.fields)"
 _ROWS = "rows are chosen by ds.select(rows), with row numbers or one bool for each row"
@@ -67,6 +71,7 @@ _OF_GROUPS = {
     "tier_reason": _EACH % "tier_reason",
     "borders": _EACH % "borders",
     "fields": _EACH % "fields",
+    "casts": _EACH % "casts",
     **dict.fromkeys(("keys", "columns", "column_names"), _EACH % "fields"),
     **dict.fromkeys(("features", "dtypes", "shape"), _EACH % "fields" + " have dtypes and shapes"),
     **dict.fromkeys(("to", "cuda"), "device= of the loader moves batches, and ds.members[name] can lie on a GPU"),
@@ -95,6 +100,34 @@ def instead_of_mapped(dataset: object, name: str) -> str:
         return ""
     called = f"{name}(...)" if callable(getattr(type(base), name, None)) else name
     return f"what is mapped has it, ds.base.{called}; fields and windows are chosen before .map(fn)"
+
+
+_RETURN_OTHERS = ("select", "split", "rename", "only", "as_tuple", "windows", "with_ragged", "with_tier", "map")
+
+
+def says_immutable(cls: type[_T]) -> type[_T]:
+    """Have a frozen dataclass say, where an attribute is set or deleted, which methods return changed datasets."""
+    names = ", ".join(f"ds.{name}" for name in _RETURN_OTHERS if hasattr(cls, name))
+    set_it, delete_it = cls.__setattr__, cls.__delattr__
+    words = (
+        f"a {cls.__name__} is immutable: {names} return changed ones, memload.zip adds fields, and values of your own, "
+        "such as a mean, belong in variables beside it"
+    )
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807 - what a frozen dataclass has, in other words
+        try:
+            set_it(self, name, value)
+        except FrozenInstanceError:
+            raise FrozenInstanceError(f"cannot set {name!r}: {words}") from None
+
+    def __delattr__(self: Any, name: str) -> None:  # noqa: N807
+        try:
+            delete_it(self, name)
+        except FrozenInstanceError:
+            raise FrozenInstanceError(f"cannot delete {name!r}: {words}") from None
+
+    cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__  # type: ignore[method-assign]
+    return cls
 
 
 class SaysInstead:

@@ -99,8 +99,13 @@ def attributes_of(fields: Mapping[Any, Field]) -> Attributes:
 def check_attributes(attributes: Attributes) -> None:
     """Raise ValueError unless graphs with these attributes, of dtype (None: text) and shape, can be joined."""
     for name, (dtype, shape) in attributes.items():
-        if "batch" in name or name == "ptr":
+        if name in ("batch", "ptr"):
             raise ValueError(f"the attribute {name!r} has the name of what batches have: give single graphs")
+        if "batch" in name:
+            raise ValueError(
+                f'the attribute {name!r} has "batch" in its name, by which PyTorch Geometric takes it for numbers of '
+                f"graphs and counts on from graph to graph: rename it, as to {name.replace('batch', 'group')!r}"
+            )
         if 0 in shape:
             raise ValueError(f"the attribute {name!r} has the shape {shape}, and so no elements: leave it out")
         if dtype is None or not along_last(name):

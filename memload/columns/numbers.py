@@ -43,6 +43,12 @@ def row_number(index: SupportsIndex, length: int) -> int:
     return row % length
 
 
+_COMPARED = (
+    "; to choose rows by the values of a field, read the field first, as in "
+    'ds.select(ds.fields["session"].gather(range(len(ds))) == 2)'
+)
+
+
 def row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
     """Return rows, given as integers or as one bool per row, as int64 (n,), each in [0, length).
 
@@ -52,7 +58,8 @@ def row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
     """
     wanted = np.asarray(rows)
     if wanted.ndim == 0:
-        raise TypeError(f"expected a sequence of row numbers, such as [3] or range(0, 3), got {kind(rows)}")
+        remedy = _COMPARED if wanted.dtype == np.bool_ else ""
+        raise TypeError(f"expected a sequence of row numbers, such as [3] or range(0, 3), got {kind(rows)}{remedy}")
     if wanted.ndim != 1:
         raise TypeError(f"expected row numbers in one dimension, got shape {wanted.shape}")
     if wanted.dtype == np.bool_:
@@ -101,7 +108,7 @@ def from_end(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def two_parts(
-    length: int, fraction: float, seed: int, keys: Any = None, what: str = "row"
+    length: int, fraction: float, seed: int | None, keys: Any = None, what: str = "row"
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return two shuffled parts of range(length), the first with round(fraction * length) of the rows.
 
@@ -123,7 +130,17 @@ def two_parts(
         chosen[two_parts(different, fraction, seed, what="key")[0]] = True
         return np.flatnonzero(chosen[key_of_row]), np.flatnonzero(~chosen[key_of_row])
     if not isinstance(fraction, numbers.Real):
-        raise TypeError(f"fraction must be one number, such as 0.8 for the first part, got {kind(fraction)}")
+        several = isinstance(fraction, list | tuple | np.ndarray | torch.Tensor)
+        remedy = "; for three parts split twice: train, rest = ds.split(0.7, seed=0), and rest.split(2 / 3, seed=0)"
+        raise TypeError(
+            f"fraction must be one number, such as 0.8 for the first part, got {kind(fraction)}"
+            + (remedy if several else "")
+        )
+    if seed is None:
+        raise TypeError(
+            f"seed must be an integer, as in ds.split({fraction}, seed=0), and none was given: the same seed gives the "
+            "same parts in every run"
+        )
     if not 0 < fraction < 1:
         share = f"; {fraction:,} of {length:,} {what}s are {fraction} / {length}" if 1 < fraction < length else ""
         raise ValueError(f"fraction must lie between 0 and 1, got {fraction}{share}")

@@ -62,13 +62,27 @@ class RaggedField(Field):
             raise ValueError(f"batches of rows that differ in length are one of {FORMS}, got {self.form!r}")
         object.__setattr__(self, "pad_value", pad_as(self.pad_value, self.dtype))
         if self.form != "offsets" and (self.axis or self.text):
-            what = "texts, which are a list of str" if self.text else "rows that are joined along their second axis"
-            raise ValueError(f'{self.form!r} is not for {what} in every batch; leave them as they are, "offsets"')
+            if self.text:
+                what, remedy = "texts, which are a list of str in every batch", ""
+            else:
+                what, remedy = f"rows of the shape {self.shape}, joined along their second axis", f", or {self.remedy}"
+            raise ValueError(f'{self.form!r} is not for {what}; leave them as they are, "offsets"{remedy}')
 
     @property
     def axis(self) -> int:
         """The axis along which rows differ in length and are joined."""
         return int(self.shape.index(None))
+
+    @property
+    def remedy(self) -> str:
+        """What to do where only rows that differ along their first axis can be had; "" if these do."""
+        if not self.axis:
+            return ""
+        turned = "x.T" if len(self.shape) == 2 else "x.swapaxes(0, 1)"
+        return (
+            f"store rows with the axis in which they differ first, as memload.ragged([{turned} for x in rows]), "
+            f"whose rows are {(None, self.shape[0], *self.item_shape)}"
+        )
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -223,7 +237,11 @@ def with_forms(fields: Sequence[tuple[str, Field]], forms: Any, pad_value: Any =
             if isinstance(field, RaggedField) and not field.text and (one == "offsets" or not field.axis)
         }
         if not forms:
-            raise ValueError("there is no field whose rows differ in length along their first axis: no form to choose")
+            along = [field.remedy for _, field in fields if isinstance(field, RaggedField) and not field.text]
+            raise ValueError(
+                "there is no field whose rows differ in length along their first axis: no form to choose"
+                + (f"; {along[0]}" if along else "")
+            )
     if not hasattr(forms, "keys"):
         raise TypeError(f'the form of batches is one of {FORMS}, or such by field, as {{"tokens": "padded"}}')
     found = dict(fields)

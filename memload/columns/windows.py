@@ -59,7 +59,8 @@ class Windowed(HasFields):
         Only frames whose window is complete become rows: with lags 0 to 31, frame 31 of a recording is the first.
         Fields without lags give frame i itself. Nothing is copied: overlapping windows are gathered from frames that
         are stored once. Take lags first, and ``select``, ``split`` and ``memload.concat`` afterwards, because lags
-        count the rows of this dataset in its own order; a warning says where selected rows leave gaps in windows.
+        count the rows of this dataset in its own order; a warning says where selected rows leave gaps in windows. Rows
+        in even steps leave none: every second frame, or all frames backwards, in which lag 1 is the frame after.
 
         Args:
             lags: a sequence of whole numbers for each field, for names that are not valid keywords; they precede

@@ -92,7 +92,7 @@ class Float32View(Dataset[dict[str, Any]]):
         """Return the view of these rows of a memload dataset; see `memload.Dataset.select`."""
         return self._of(self.base.select(rows))
 
-    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[Float32View, Float32View]:
+    def split(self, fraction: float, seed: int | None = None, *, by: Any = None) -> tuple[Float32View, Float32View]:
         """Return views of two parts of a memload dataset without a common row; see `memload.Dataset.split`."""
         first, second = self.base.split(fraction, seed, by=by)
         return self._of(first), self._of(second)

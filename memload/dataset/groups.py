@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
 from memload.columns.fields import TAG, check_name, not_a_dataset
-from memload.columns.foreign_names import SaysInstead, instead_of_grouped
+from memload.columns.foreign_names import SaysInstead, instead_of_grouped, says_immutable
 from memload.columns.html_tables import members_table
 from memload.columns.numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_forms import taken
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from memload.dataset.float32_view import Float32View
 
 
+@says_immutable
 @answers_by("locate", attributes=["members"])
 @dataclass(frozen=True, eq=False, repr=False)
 class GroupedDataset(SaysInstead, torch.utils.data.Dataset[dict[str, Any]]):
@@ -125,7 +126,9 @@ class GroupedDataset(SaysInstead, torch.utils.data.Dataset[dict[str, Any]]):
         chosen = row_numbers(rows, len(self))
         return replace(self, rows=chosen.copy() if self.rows is None else self.rows[chosen])
 
-    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[GroupedDataset, GroupedDataset]:
+    def split(
+        self, fraction: float, seed: int | None = None, *, by: Any = None
+    ) -> tuple[GroupedDataset, GroupedDataset]:
         """Return two parts without a common row, as `Dataset.split` does, by one key for each row or none.
 
         Raises:
@@ -357,13 +360,10 @@ def _check_member(name: Any, member: Any) -> None:
         raise TypeError(f"dataset {name!r} is joined already: give the datasets one by one, {list(member.names)!r} too")
     if not isinstance(member, Dataset):
         raise TypeError(
-            f"dataset {name!r} is {kind(member)}; expected a memload dataset, as memload.open and memload.from_arrays "
-            "make them"
+            f"dataset {name!r} is {kind(member)}; expected a dataset of memload.open or of memload.from_arrays"
         )
     if member.layout != "dict":
-        raise ValueError(
-            f"the rows of dataset {name!r} are no dicts: join the datasets first, then use as_tuple or only"
-        )
+        raise ValueError(f"the rows of dataset {name!r} are no dicts: join the datasets, then use as_tuple or only")
     if TAG in member.fields:
         raise ValueError(
             f"dataset {name!r} has a field {TAG!r} already, which concat would add: give the datasets one by one "

@@ -96,7 +96,7 @@ class MappedDataset(SaysInstead, Dataset[Any]):
         """Return the mapped dataset of these rows of the base, in this order; see ``Dataset.select``."""
         return self._over(self.base.select(rows) if hasattr(self.base, "select") else Subset(self.base, list(rows)))
 
-    def split(self, fraction: float, seed: int, *, by: Any = None) -> tuple[MappedDataset, MappedDataset]:
+    def split(self, fraction: float, seed: int | None = None, *, by: Any = None) -> tuple[MappedDataset, MappedDataset]:
         """Return two shuffled parts of the base without a common row, both mapped; see ``Dataset.split``.
 
         Raises:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memload.columns.fields import Field
-from memload.dataset.dataset import Dataset
+from memload.columns.fields import Field, check_same_fields
+from memload.dataset.dataset import JOINED_UNLIKE, Dataset
 from memload.dtypes import as_torch_dtype
 from memload.engine.tiers.placing import as_tier, check_option_names
 from memload.engine.tiers.tier import Tier
@@ -187,15 +187,21 @@ def one_after_the_other(places: Sequence[PathLike], parts: Sequence[Dataset]) ->
         ValueError: their fields differ; the message lists the places.
     """
     first, *others = parts
+    remedy = _OPENED_ALONE
     try:
+        for number, other in enumerate(others, start=1):
+            check_same_fields(first.fields, other.fields, number)
+        remedy = ""
         return first.concat(*others) if others else first
     except ValueError as error:
         listed = ", ".join(f"{number}: {place}" for number, place in enumerate(places[:_MOST_LISTED]))
-        remedy = _STATED_SCALES if any(hasattr(one, "scale") for part in parts for one in part.fields.values()) else ""
+        if any(one.meant for part in parts for one in part.fields.values()):
+            remedy = _STATED_SCALES
         raise ValueError(f"these are no one dataset: {error} ({listed}){remedy}") from None
 
 
 _MOST_LISTED = 100
+_OPENED_ALONE = f"; open them one by one: {JOINED_UNLIKE}"
 _STATED_SCALES = '; where the files state different scales, write one after the other with cast="float32", append=True'
 
 

@@ -35,6 +35,7 @@ from memload.formats.paths import nothing_at
 from memload.sampling.draws import Indices
 from memload.sizes import counted
 
+_IMAGE_FOLDER = "torchvision.datasets.folder.ImageFolder"  # which need not be installed
 ITEMS = ("__getitem__", "__getitems__", "__len__")
 """The methods that give the samples of any dataset."""
 
@@ -130,8 +131,16 @@ def resolve(dataset: Any) -> GatherSpec:
     raise NotNative(
         f"{type(dataset).__name__} is not a dataset that memload reads natively: give it memload.open(...) or "
         "memload.from_arrays(...), a TensorDataset, or a StackDataset, Subset or ConcatDataset of these, or give your "
-        "class a method __memload__ that returns such a memload dataset."
+        f"class a method __memload__ that returns such a memload dataset.{_of_image_files(dataset)}"
     )
+
+
+def _of_image_files(dataset: Any) -> str:
+    """Return a sentence on what to do with torchvision's dataset of a folder of images; "" for any other."""
+    if not any(f"{cls.__module__}.{cls.__name__}" == _IMAGE_FOLDER for cls in type(dataset).__mro__):
+        return ""
+    folder = getattr(dataset, "root", "DIR")
+    return f" `memload write --images {folder} --labels folders DST` makes a set of its images, which memload opens."
 
 
 def check_dataset(dataset: Any, *, by_number: bool) -> None:

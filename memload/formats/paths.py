@@ -24,6 +24,7 @@ VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts
 _MOST_LOOKED_AT = 1000  # names of a folder
 _ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow", ".nii", ".nii.gz")
 _MOST_NAMED = 5
+_MOST_FOLDERS = 8  # whose names are looked at
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves of two
 
 
@@ -215,12 +216,21 @@ def named_in_errors(path: Path, expected: str = "") -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def what_a_folder_has(folder: Path, index: str) -> str:
-    """Return what to do with a folder that is no set of shards, by its content; a set has a file named `index`."""
+def what_a_folder_has(folder: Path, index: str, recording: str) -> str:
+    """Return what to do with a folder that is no set of shards, by its content.
+
+    A set has a file named `index`, a recording one named `recording`.
+    """
     names = sorted(_names_in(folder), key=lambda name: natural(Path(name)))
     sets = [name for name in names if (folder / name / index).is_file()]
     if sets:
         return f"sets lie in it, each of which opens: {', '.join(map(repr, sets[:_MOST_NAMED]))}"
+    recordings = [name for name in names if (folder / name / recording).is_file()]
+    if recordings:
+        return (
+            f"recordings lie in it, {', '.join(map(repr, recordings[:_MOST_NAMED]))}, each of which opens by "
+            f"memload.open_recording({str(folder / recordings[0])!r})"
+        )
     suffixes = {Path(name).suffix.lower() for name in names}
     subjects = (folder / name for name in names if name.startswith("sub-"))
     if any((one / "func").is_dir() or any(one.glob("ses-*/func")) for one in subjects):
@@ -232,8 +242,20 @@ def what_a_folder_has(folder: Path, index: str) -> str:
     one = next((suffix for suffix in _ARRAYS if any(name.lower().endswith(suffix) for name in names)), None)
     if one:
         return f"its files open one by one, or as one dataset by a pattern, such as {str(folder / f'*{one}')!r}"
+    if any(Path(name).suffix.lower() in IMAGES for name in _names_below(folder, names)):
+        return "images lie in folders of it, of which `memload write --images DIR --labels folders DST` makes a set"
     what = "nothing in it is what memload opens" if names else "it is empty"
     return f"{what}; memload.write makes a set, and a writer that was interrupted leaves none"
+
+
+def _names_below(folder: Path, names: list[str], levels: int = 2) -> Iterator[str]:
+    """Yield names in the first few folders of these in a folder, and in folders of those."""
+    folders = (folder / name for name in names if not name.startswith("."))
+    for one in islice((one for one in folders if one.is_dir()), _MOST_FOLDERS):
+        below = sorted(_names_in(one))
+        yield from below
+        if levels > 1:
+            yield from _names_below(one, below, levels - 1)
 
 
 def cut_short(path: Path) -> str:

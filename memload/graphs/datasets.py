@@ -17,6 +17,7 @@ import torch
 
 from memload.columns.borders import Borders
 from memload.columns.fields import Field
+from memload.columns.foreign_names import says_immutable
 from memload.columns.graph_attributes import (
     COUNTED,
     along_last,
@@ -41,6 +42,7 @@ from memload.graphs.pyg import batch_of, data_of
 _CHUNK_BYTES = 2**24  # bytes of graphs that are joined at once
 
 
+@says_immutable
 @answers_by("_arranged")
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphDataset(Dataset):

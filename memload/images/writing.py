@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from memload.columns.numbers import kind
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open as open_dataset
 from memload.errors import FormatError
@@ -113,6 +114,7 @@ def write_images(
 
     Raises:
         FileNotFoundError, NotADirectoryError: a folder does not exist.
+        TypeError: a path is a list, or something else that is no path.
         ValueError: images, masks and tables do not match, or sizes or modes are mixed; the message lists the files.
         FormatError: an image is damaged; the message names it.
         ImportError: Pillow is not installed (`pip install "memload[images]"`).
@@ -128,6 +130,8 @@ def write_images(
     """
     if threads is not None and threads < 0:
         raise ValueError(f"threads is a number of threads, or None for one for each core; got {threads}")
+    _check_is_path("path", path, "the directory to make")
+    _check_is_path("images", images, "a folder of JPEG and PNG files", _SOME)
     threads = threads or len(os.sched_getaffinity(0))
     if table is not None and append:
         raise ValueError("append= adds images to a set; rows of a table= go to a set of their own")
@@ -150,6 +154,14 @@ def write_images(
         for image in damaged:
             note(f"  {image}", progress)
     return open_dataset(path)
+
+
+_SOME = '; table={"file": ["a.png", ...]}, skip_unmatched=True takes these files of a folder, in this order'
+
+
+def _check_is_path(name: str, given: Any, what: str, remedy: str = "") -> None:
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"{name} is the path of {what}, got {kind(given)}{remedy if isinstance(given, list) else ''}")
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
 from memload.dataset.dataset import Dataset
+from memload.dataset.groups import GroupedDataset
 from memload.dataset.opening import open as open_dataset
 from memload.dataset.recordings.opening import open_recording
 from memload.dataset.recordings.recording import Recording
@@ -145,7 +147,10 @@ def write(
         if is_remote(path):
             return _write_to_store(path, rows_of(data), conversions, append, codec, **options)
         iterator = rows_of(data)
-        with ShardWriter(path, shard_bytes=shard_bytes, append=append, codec=codec, ragged=ragged) as writer:
+        with (
+            _naming_members(data, path),
+            ShardWriter(path, shard_bytes=shard_bytes, append=append, codec=codec, ragged=ragged) as writer,
+        ):
             copy_rows(writer, iterator, conversions, progress)
         return open_dataset(path)
     if row_source.rows == 0:
@@ -156,6 +161,21 @@ def write(
         return _write_to_store(path, row_source, conversions, append, codec, **options)
     write_rows(path, row_source, conversions, shard_bytes, codec, resume, progress, append=append)
     return open_dataset(path)
+
+
+@contextlib.contextmanager
+def _naming_members(data: Any, path: Any) -> Iterator[None]:
+    """Have errors of rows that are no one set say what to do, if they are of several datasets."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not isinstance(data, GroupedDataset) or type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(
+            f"{error}. The rows are of the datasets {', '.join(map(repr, data.names))}, which differ: write each of "
+            f"ds.members by itself, as in memload.write({f'{path}-{data.names[0]}'!r}, ds.members[{data.names[0]!r}]), "
+            "and join what they return by memload.concat({name: dataset, ...})"
+        ) from None
 
 
 def write_rows(

@@ -26,7 +26,7 @@ def run(page, kind, snippet, names):
         assert main(arguments) == 0, line
 
 
-@pytest.mark.parametrize("page", ["converting.md", "converting-scripts.md", "nsd.md", "images.md"])
+@pytest.mark.parametrize("page", ["converting.md", "converting-scripts.md", "nsd.md", "images.md", "tutorials/fmri.md"])
 def test_the_snippets_and_commands_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     snippets = snippets_of(page)

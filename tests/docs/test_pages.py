@@ -25,7 +25,6 @@ PAGES = [
     "shuffling.md",
     "sources.md",
     "tiers.md",
-    "tutorials/fmri.md",
     "tutorials/graphs.md",
     "tutorials/images.md",
     "tutorials/movies.md",

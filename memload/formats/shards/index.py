@@ -236,7 +236,8 @@ def _why_no_index(directory: Path) -> str:
         return "a file; expected a directory that memload.write made"
     if waiting := parts_waiting(directory):
         return waiting
-    return f"no {INDEX_NAME} here, so this is no finished set of shards; {what_a_folder_has(directory, INDEX_NAME)}"
+    found = what_a_folder_has(directory, INDEX_NAME, RECORDING_NAME)
+    return f"no {INDEX_NAME} here, so this is no finished set of shards; {found}"
 
 
 def parts_waiting(directory: Path) -> str:

@@ -398,6 +398,15 @@ def _flags():
     return memload.from_arrays(x=memload.ragged([torch.tensor([True])]))
 
 
+def _cast_along(ds, channels):
+    cast = memload.Cast(torch.float32, mean=[0.0] * 3, std=[1.0] * 3, channels=channels)
+    return memload.FastLoader(ds, 2, cast={"s": cast})
+
+
+def _spectrograms():
+    return memload.from_arrays(s=memload.ragged([torch.rand(3, 2), torch.rand(3, 4)], axis=1))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -422,6 +431,11 @@ def _flags():
         (lambda: sentences().with_ragged("square"), ValueError, "got 'square'"),
         (lambda: sentences().with_ragged(label="padded"), ValueError, "all rows are int64 ()"),
         (lambda: sentences().with_ragged(text="padded"), ValueError, "a list of str"),
+        (lambda: _spectrograms().with_ragged(s="padded"), ValueError, "(3, None), joined along their second axis"),
+        (lambda: _spectrograms().with_ragged(s="padded"), ValueError, "ragged([x.T for x in rows]), whose rows are (N"),
+        (lambda: _spectrograms().with_ragged("padded"), ValueError, "memload.ragged([x.T for x in rows])"),
+        (lambda: _cast_along(_spectrograms(), -2), ValueError, "single items of the rows (3, None), behind the axis N"),
+        (lambda: _cast_along(_spectrograms(), -2), ValueError, "whose rows are (None, 3), and give channels=-1"),
         (lambda: sentences().with_ragged("padded", pad_value=0.5), ValueError, "'tokens': pad_value 0.5 is no int64"),
         (lambda: sentences().with_ragged("padded", pad_value=2**63), ValueError, "is no int64: give one that rows"),
         (lambda: sentences().with_ragged("padded", pad_value=math.nan), ValueError, "pad_value nan is no int64: give"),

@@ -396,12 +396,16 @@ def test_an_array_of_another_library_is_told_where_it_goes(tmp_path):
         (["notes.txt"], r"nothing in it is what memload opens; memload\.write makes a set"),
         (["b.npy", "a.npy"], r"by a pattern, such as '.*/\*\.npy'$"),
         (["a.JPG"], "memload write --images"),
+        (["cat/0.png", "README"], "images lie in folders of it, of which `memload write --images DIR --labels folders"),
+        (["train/cat/0.jpeg", ".cache/x.npy"], "folders of it, of which `memload write --images DIR --labels folders"),
+        (["a/b/c/0.png"], r"nothing in it is what memload opens"),
+        (["b2/recording.json", "b10/recording.json"], r"in it, 'b2', 'b10', .* by memload\.open_recording\('.*/b2'\)$"),
         (["train2/index.json", "train10/index.json"], r"sets lie in it, each of which opens: 'train2', 'train10'$"),
     ],
 )
 def test_a_directory_that_is_no_set_says_what_can_be_done_with_what_it_has(tmp_path, files, message):
     for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / file).touch()
     with pytest.raises(memload.ShardFormatError, match=rf"no index\.json here.*{message}"):
         memload.open(tmp_path)

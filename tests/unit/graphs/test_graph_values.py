@@ -168,6 +168,7 @@ def test_a_teacher_of_graphs_gives_what_lies_beside_them(rings, tmp_path):
         ("node_kind", None),  # x comes first
         ("x", r"both 'graphs' and 'more' bring a field 'x'; .*rename"),
         ("batch", "has the name of what batches have"),
+        ("batch_id", "'batch_id' has \"batch\" in its name, .* rename it, as to 'group_id'"),
     ],
 )
 def test_names_that_would_change_how_graphs_are_joined_are_refused(rings, name, message):

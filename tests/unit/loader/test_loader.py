@@ -252,10 +252,18 @@ def test_a_world_size_that_is_no_number_is_named(monkeypatch):
     assert len(list(memload.FastLoader(native_dict(3), threads=1))) == 3
 
 
+class ImageFolder(list):
+    root = "photos"
+
+
+ImageFolder.__module__ = "torchvision.datasets.folder"
+
+
 @pytest.mark.parametrize(
     ("dataset", "reason"),
     [
         (list(range(10)), "list is not a dataset that memload reads natively"),
+        (ImageFolder(range(4)), "`memload write --images photos --labels folders DST` makes a set of its images"),
         (TensorDataset(torch.ones(4, requires_grad=True)), "requires grad"),
         (TensorDataset(torch.ones(4, 6)[:, ::2]), "one contiguous run of bytes"),
         (ConcatDataset([TensorDataset(torch.ones(4)), TensorDataset(torch.ones(4).double())]), "differ in"),
