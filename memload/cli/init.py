@@ -38,7 +38,8 @@ from memload.cli.script_data import (
     without_classes,
 )
 from memload.cli.script_loops import work_of_loops
-from memload.cli.script_names import free_name
+from memload.cli.script_masks import casts_with_masks
+from memload.cli.script_names import free_name, quoted
 from memload.cli.script_transforms import arguments, casts_of_transforms, dict_of
 from memload.cli.script_values import turns_around
 
@@ -219,7 +220,7 @@ def _of_other(script: Script, loader: Loader) -> Finding:
 def _others(script: Script) -> Iterator[Finding]:
     """Yield what uses a loader's class otherwise: a base class, or a value that is called elsewhere."""
     called = {id(loader.call.func) for loader in script.loaders}
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, ast.ClassDef) and any(script.meaning(base) in LOADERS for base in node.bases):
             why, change = "FastLoader may be subclassed in the same way", f"class {node.name}({FAST_LOADER}): ..."
             yield Finding(node.lineno, script.line(node), "class", why, (f"{change}  # with its body",))
@@ -248,20 +249,25 @@ def _uses(script: Script) -> Iterator[Finding]:
 
 
 def _transforms(script: Script) -> Iterator[Finding]:
-    of_rows = {line for loader in script.loaders for line in composes_of_rows(script, loader)}
+    of_rows = [(loader.call.lineno, {*composes_of_rows(script, loader)}) for loader in script.loaders]
     keyed: set[str] = set()
     for made, line, cast, notes in casts_of_transforms(script) if script.loaders else ():
-        if line in of_rows:
+        without = [loader for loader, lines in of_rows if line in lines]
+        of = tuple(one for one in script.loaders_of(made) if one not in without)
+        if without and not of:
             continue
+        casts, notes = casts_with_masks(script, made, cast, notes)
+        cast = next(iter(casts.values()), "")
         done = "A cast does this to rows that memload reads, while its threads gather them"
         why = done if cast else "Rows that memload reads have no transform, but what follows"
         if "Augment(" in cast:
             why += "; random numbers are drawn by row, and labels in pixels (boxes, landmarks) do not follow"
-        code, where, of = (f'cast={{"image": {cast}}}  {IN_FAST_LOADER}',) * bool(cast), "", script.loaders_of(made)
+        listed = ", ".join(f"{quoted(name)}: {one}" for name, one in casts.items())
+        code, where = (f"cast={{{listed}}}  {IN_FAST_LOADER}",) * bool(cast), ""
         one = dict_of(script, made) if cast else None
         if one is not None and (given := [*_of_keys(script, one.name)]):
-            casts = _casts_of(script, one.name)
-            code = (f"{casts}[{one.key}] = {cast}" if one.name in keyed else f"{casts} = {{{one.key}: {cast}}}",)
+            by_key = _casts_of(script, one.name)
+            code = (f"{by_key}[{one.key}] = {cast}" if one.name in keyed else f"{by_key} = {{{one.key}: {cast}}}",)
             where = f"below line {one.last}"
             yield from given if one.name not in keyed else ()
             keyed.add(one.name)
@@ -343,7 +349,7 @@ def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:
 
 def _element_of(script: Script, call: ast.Call) -> str:
     """Return the code of a loader that is one of several assigned, or in a dict, such as `loaders['train']`."""
-    statements = (one for one in ast.walk(script.tree) if isinstance(one, ast.Assign))
+    statements = (one for one in script.nodes if isinstance(one, ast.Assign))
     for target, made in (pair for one in statements for pair in assigned(one)):
         key = None
         if made is call and isinstance(target, ast.Subscript) and name_of(target.value):

@@ -6,6 +6,7 @@ The script is parsed, never imported. What only running it would tell is left op
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import itertools
 import platform
@@ -74,6 +75,7 @@ class Script:
         imported: what imported names stand for, such as {"DataLoader": "torch.utils.data.DataLoader"}.
         encoding: of its bytes, as it declares it; without a declaration UTF-8.
         loaders: the loaders that it makes, in the order of lines.
+        verdicts: what is known of the datasets that calls make, once it was asked.
     """
 
     path: Path
@@ -82,6 +84,12 @@ class Script:
     imported: dict[str, str]
     encoding: str = "utf-8"
     loaders: list[Loader] = field(default_factory=list)
+    verdicts: dict[ast.Call, Verdict] = field(default_factory=dict)
+
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """The nodes of the syntax, those of statements before what is inside of them."""
+        return list(ast.walk(self.tree))
 
     @classmethod
     def read(cls, path: Path) -> Script:
@@ -130,7 +138,7 @@ class Script:
 
     def name_for(self, value: ast.expr) -> str:
         """Return the name that an expression of the script is assigned to; "" if it is to none, or to several."""
-        for statement in ast.walk(self.tree):
+        for statement in self.nodes:
             if isinstance(statement, ast.Assign) and statement.value is value and len(statement.targets) == 1:
                 return name_of(statement.targets[0])
         return ""
@@ -145,7 +153,7 @@ class Script:
         if not name:
             return node
         found: ast.expr | None = None
-        for statement in ast.walk(self.tree):
+        for statement in self.nodes:
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value and statement.lineno <= before:
                 of_itself = any(part is node for part in ast.walk(statement.value))
                 for target, value in [] if of_itself else assigned(statement):
@@ -164,7 +172,7 @@ class Script:
         if isinstance(made, ast.Dict) and made.keys:
             found = [(one, value) for one, value in zip(made.keys, made.values, strict=True) if one is not None]
         elif isinstance(made, ast.Dict) or self.called(made) == "dict":
-            statements = (one for one in ast.walk(self.tree) if isinstance(one, ast.Assign))
+            statements = (one for one in self.nodes if isinstance(one, ast.Assign))
             pairs = ((target, value) for one in statements for target, value in assigned(one))
             stored = [(one, value) for one, value in pairs if isinstance(one, ast.Subscript)]
             found = [(one.slice, value) for one, value in stored if name_of(one.value) == name_of(base)]
@@ -192,18 +200,18 @@ class Script:
 
     def line_after(self, name: str, line: int) -> int:
         """Return the first line after a given one that assigns to a name; 0 if there is none, or one before it."""
-        names = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == name)
+        names = (node for node in self.nodes if isinstance(node, ast.Name) and node.id == name)
         lines = sorted(node.lineno for node in names if isinstance(node.ctx, ast.Store))
         return lines[0] if lines and lines[0] > line else 0
 
     def defines(self, name: str) -> bool:
         """Return whether the script has a class or a function of this name."""
         kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        return any(isinstance(node, kinds) and node.name == name for node in ast.walk(self.tree))
+        return any(isinstance(node, kinds) and node.name == name for node in self.nodes)
 
     def class_named(self, name: str) -> ast.ClassDef | None:
         """Return a class of this script."""
-        classes = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        classes = (node for node in self.nodes if isinstance(node, ast.ClassDef))
         return next((node for node in classes if node.name == name), None)
 
     def reached(self, node: ast.expr, before: int) -> Iterator[ast.Call]:
@@ -231,13 +239,13 @@ class Script:
 
     def lines_around(self, node: ast.expr) -> tuple[int, int]:
         """Return the first and the last line of the statement that an expression is in."""
-        around = (one for one in ast.walk(self.tree) if isinstance(one, ast.stmt) and not hasattr(one, "body"))
+        around = (one for one in self.nodes if isinstance(one, ast.stmt) and not hasattr(one, "body"))
         found = next((one for one in around if any(part is node for part in ast.walk(one))), node)
         return found.lineno, found.end_lineno or found.lineno
 
     def uses(self, name: str) -> int:
         """Return how often a name is read."""
-        names = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name))
+        names = (node for node in self.nodes if isinstance(node, ast.Name))
         return sum(node.id == name and isinstance(node.ctx, ast.Load) for node in names)
 
 
@@ -410,12 +418,12 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 def _loaders(script: Script) -> Iterator[Loader]:
     names = {
         id(inner): next(iter(names_in(target)), "")
-        for node in ast.walk(script.tree)
+        for node in script.nodes
         if isinstance(node, (ast.Assign, ast.AnnAssign))
         for target, value in assigned(node)
         for inner in ast.walk(value)
     }
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         kind = script.called(node)
         if isinstance(node, ast.Call) and (kind in LOADERS or kind == FAST_LOADER or kind in OTHERS):
             given = dict(zip(_LOADER_ARGUMENTS, node.args, strict=False))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from memload.cli.script import Advice, Script, Verdict, name_of
 from memload.cli.script_collate import Place, collate_of, of_padded
 from memload.cli.script_images import decoded_once
+from memload.cli.script_masks import stored_pairs
 from memload.cli.script_moved import Above
 from memload.cli.script_names import place_of, quoted
 from memload.cli.script_reads import FILES, ClassOf, Part, Read, Sample
@@ -56,7 +57,8 @@ def of_class(script: Script, name: str, call: ast.Call) -> Verdict:
         why = f"{name} is Python code; it only indexes arrays, which one method tells (add it to the class)"
         return Verdict(False, why, Advice(method, where="in the class"), made.lineno, fields, sample.kind)
     if not advice:
-        advice, decoded = decoded_once(one, sample)
+        advice, decoded = stored_pairs(one, sample)
+        advice, decoded = (advice, decoded) if advice else decoded_once(one, sample)
         fields = decoded or fields
     advice = advice or _read_otherwise(one) or stored_once(one, sample)
     why = f"{name}.__getitem__ is Python code (line {getter.lineno})"
@@ -75,7 +77,7 @@ def _attributes_used(one: ClassOf) -> Iterator[str]:
     """Yield what the script takes of the dataset that the class has, and what replaces the class has not."""
     name = one.script.name_for(one.call)
     used: dict[str, set[int]] = {}
-    attributes = [node for node in ast.walk(one.script.tree) if isinstance(node, ast.Attribute)]
+    attributes = [node for node in one.script.nodes if isinstance(node, ast.Attribute)]
     for node in attributes if name else ():
         own = one.method(node.attr) or any(True for _ in one.assigned(node.attr))
         if own and name_of(node.value) == name:

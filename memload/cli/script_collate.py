@@ -7,6 +7,7 @@ pad_sequence([x for x, _ in batch], True)       -> batch[0].values, with ragged=
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,7 +77,7 @@ class Collate:
     Attributes:
         code: the expression that names it.
         made: what it makes of the samples: a `Joined`, or a tuple or a dict of such; None if it is not followed.
-        joined: the fields in it.
+        joined: the fields in it; of a function that is not followed those that it pads, as far as they are seen.
     """
 
     code: str
@@ -123,7 +124,8 @@ def _code(made: object) -> str:
 
 def of_padded(collate: Collate | None, fields: Sequence[str]) -> str:
     """Return `.with_ragged(...)` of a dataset with some fields, for what a collate function pads; "" for nothing."""
-    padded = [one for one in collate.joined if one.how == "padded"] if collate is not None else []
+    joined = collate.joined if collate is not None and collate.made is not None else ()
+    padded = [one for one in joined if one.how == "padded"]
     named = {name_in(fields, one.place): one.pad for one in padded}
     listed = ", ".join(f'"{name}": ("padded", {pad})' for name, pad in named.items())
     return f".with_ragged({{{listed}}})" if named else ""
@@ -191,11 +193,29 @@ def collate_in(script: Script, loader: Loader) -> Collate | None:
         made = _Reader(script, {parameter: _Many(_Field(None))}).run(body)
         joined = tuple(_joined(made))
     except _NotFollowedError:
-        return Collate(code)
+        return Collate(code, joined=_padded_by(script, function))
     padded = {one.place for one in joined if one.how == "padded"}
     if any(one.how == "lengths" and one.place not in padded for one in joined) or not joined:
         return Collate(code)
     return Collate(code, made, joined)
+
+
+def _padded_by(script: Script, function: tuple[str, list[ast.stmt]]) -> tuple[Joined, ...]:
+    """Return the fields that a function pads, as far as they are seen in one that is not followed as a whole."""
+    parameter, body = function
+    reader = _Reader(script, {parameter: _Many(_Field(None))})
+    found: list[Joined] = []
+    for statement in body:
+        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        for call in (one for one in calls if script.called(one).rpartition(".")[2] == "pad_sequence"):
+            with contextlib.suppress(_NotFollowedError):
+                found += _joined(reader.call(call))
+        with contextlib.suppress(_NotFollowedError):
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                reader.bind(statement.targets[0], reader.of(statement.value))
+            elif isinstance(statement, ast.For):
+                reader.appended(statement)
+    return tuple(found)
 
 
 def _joined(made: object) -> Sequence[Joined]:
@@ -215,7 +235,7 @@ def _function(script: Script, given: ast.expr) -> tuple[str, list[ast.stmt]] | N
         names = [one.arg for one in value.args.args]
         return (names[0], [ast.Return(value.body)]) if len(names) == 1 else None
     short = name_of(given).rpartition(".")[2]
-    found = [node for node in ast.walk(script.tree) if isinstance(node, ast.FunctionDef) and node.name == short]
+    found = [node for node in script.nodes if isinstance(node, ast.FunctionDef) and node.name == short]
     if not short or len(found) != 1:
         return None
     names = [one.arg for one in found[0].args.args if one.arg not in ("self", "cls")]

@@ -7,18 +7,28 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from memload.cli.script import Advice, Loader, Script, Verdict, name_of
+from memload.cli.script import IN_FAST_LOADER, Advice, Loader, Script, Verdict, name_of
+from memload.cli.script_changed import not_followed
 from memload.cli.script_classes import of_class
-from memload.cli.script_names import lines_of_set, name_of_set, place_of
+from memload.cli.script_names import is_none, lines_of_set, name_of_set, place_of
 from memload.cli.script_options import notes_of_options
-from memload.cli.script_transforms import sizes_of
+from memload.cli.script_transforms import sizes_of, transforms_of
 from memload.cli.script_values import folders_of, given_to, turns_around
 
 _IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "CIFAR10", "CIFAR100", "USPS")
 _PLANES = {"CIFAR10": ".transpose(0, 3, 1, 2)", "CIFAR100": ".transpose(0, 3, 1, 2)"}
 """What makes (N, C, H, W) of a set's data: CIFAR's are stored so and shown as (N, H, W, C), others are (N, H, W)."""
 _FOLDERS = ("ImageFolder", "DatasetFolder", "ImageNet")
+_PLACES = {
+    **dict.fromkeys(_IN_MEMORY, ("root", "train", "transform", "target_transform")),
+    **dict.fromkeys(("EMNIST", "QMNIST"), ("root", "split")),
+    "ImageFolder": ("root", "transform", "target_transform", "loader", "is_valid_file", "allow_empty"),
+    "DatasetFolder": ("root", "loader", "extensions", "transform", "target_transform", "is_valid_file", "allow_empty"),
+    "ImageNet": ("root", "split"),
+}
+"""What calls give by position, to sets whose labels are followed."""
 
+_OF_FILES = "the command takes all JPEG and PNG files below the folder, each as Pillow decodes it"
 _UNKNOWN = Verdict(None, "what this dataset is, only running the script tells; docs/native-datasets.md has the kinds")
 
 
@@ -67,7 +77,9 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
     if name.startswith("memload."):
         return Verdict(True, f"{name} is memload's own")
     if script.class_named(name):
-        return of_class(script, name, call)
+        if call not in script.verdicts:
+            script.verdicts[call] = _unless_changed(script, call, of_class(script, name, call))
+        return script.verdicts[call]
     if short == "TensorDataset":
         return _of_tensors(script, call)
     if short in ("random_split", "Subset"):
@@ -80,13 +92,19 @@ def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
         parts = [one.elt if isinstance(one, (ast.ListComp, ast.GeneratorExp)) else one for one in parts]
         return _of_parts(short, [verdict_of(script, part, call.lineno, depth + 1) for part in parts])
     if name.startswith("torchvision.datasets."):
-        return _of_torchvision(script, short, call)
+        return _unless_changed(script, call, _of_torchvision(script, short, call))
     if name == "datasets.load_dataset" or name.endswith(".load_from_disk"):
         notes = ("docs/sources.md; images: memload write --images",)
         advice = Advice(('dataset = dataset.with_format("torch")',), notes=notes)
         why = "a Hugging Face dataset is native in the torch format, of columns of numbers"
         return Verdict(None, why, advice, call.lineno)
     return _UNKNOWN
+
+
+def _unless_changed(script: Script, call: ast.Call, verdict: Verdict) -> Verdict:
+    """Return a verdict whose advice names the lines, if there are any, that change the dataset after it is made."""
+    told = "" if verdict.native else not_followed(script, call)
+    return replace(verdict, advice=Advice(notes=(told,))) if told else verdict
 
 
 def _of_tensors(script: Script, call: ast.Call) -> Verdict:
@@ -102,16 +120,15 @@ def _of_tensors(script: Script, call: ast.Call) -> Verdict:
 
 
 def composes_of_rows(script: Script, loader: Loader) -> Iterator[int]:
-    """Yield the lines of what classes are given whose advice keeps it: they read rows of files, or are stored."""
+    """Yield the lines of the transforms of datasets that no cast replaces: their class stays, or is not followed."""
     for call in script.reached(loader.given["dataset"], loader.call.lineno) if "dataset" in loader.given else ():
         made = script.class_named(script.called(call))
-        code = () if made is None else of_class(script, made.name, call).advice.code
-        if not any("prepare" in line or "ShardWriter(" in line for line in code):
+        if made is None and not script.called(call).startswith("torchvision.datasets."):
             continue
-        for given in [*call.args, *(one.value for one in call.keywords)]:
-            value = script.value_of(given, call.lineno)
-            if isinstance(value, ast.Call):
-                yield value.lineno
+        verdict = _of_call(script, call, 0)
+        advice = verdict.advice
+        if not (verdict.native or advice.commands or not advice or (made is None and advice.code)):
+            yield from (one.lineno for one in transforms_of(script, call))
 
 
 def is_move(node: ast.AST) -> bool:
@@ -152,47 +169,89 @@ def _of_torchvision(script: Script, kind: str, call: ast.Call) -> Verdict:
 
 def _from_memory(script: Script, kind: str, call: ast.Call) -> Advice:
     name, last = name_of_set(script, call), script.lines_around(call)[1]
-    of_labels = next((ast.unparse(one.value) for one in call.keywords if one.arg == "target_transform"), "None")
     elsewhere = indexed_elsewhere(script, name)
     rows = f"{name}_rows" if elsewhere else name
-    notes = []
-    if elsewhere:
-        notes.append(f"{name} stays: line {', '.join(map(str, elsewhere))} indexes it")
-    if of_labels != "None":
-        notes.append(f"target_transform={of_labels} is left out: give from_arrays what it makes of all labels")
+    labels = _of_labels(script, kind, call)
+    column = "[:, 0]" * (kind == "QMNIST")
+    notes = [f"{name} stays: line {', '.join(map(str, elsewhere))} indexes it"] * bool(elsewhere)
     made = [] if script.name_for(call) else [f"{name} = {ast.unparse(call)}"]
     code = (
         f"{rows} = memload.from_arrays(image={name}.data{_PLANES.get(kind, '[:, None]')}, "
-        f"label=torch.as_tensor({name}.targets)).as_tuple('image', 'label')"
+        f"label=torch.as_tensor({name}.targets{column})).as_tuple('image', 'label')"
     )
     where = place_of(script, call) if made else f"below line {last}"
     if elsewhere:
         where += f", with `{rows}` in the place of {name} in the loader"
-    return Advice((*made, code), notes=tuple(notes), where=where)
+    return Advice((*made, code, *labels.code), notes=(*notes, *labels.notes), where=where)
+
+
+def _given(kind: str, call: ast.Call) -> dict[str, ast.expr]:
+    """Return the arguments of a set of torchvision by their names; those of `**options` as "**"."""
+    given = dict(zip(_PLACES[kind], call.args, strict=False))
+    given |= {one.arg or "**": one.value for one in call.keywords}
+    return {name: one for name, one in given.items() if not is_none(one)}
+
+
+def _of_labels(script: Script, kind: str, call: ast.Call) -> Advice:
+    """Return what makes of stored labels what a set of torchvision makes of them, or says that it is not followed."""
+    given = _given(kind, call)
+    hidden = [ast.unparse(one) for name, one in given.items() if name == "**"]
+    notes = [f"not followed: **{one} may have a target_transform" for one in hidden]
+    if "target_transform" not in given:
+        return Advice(notes=tuple(notes))
+    function = given["target_transform"]
+    told = f"target_transform={ast.unparse(function)}"
+    if any(script.called(node).endswith("ConcatDataset") for node in script.nodes):
+        return Advice(notes=(f"not followed: {told}: labels are those of the files, without it", *notes))
+    each = ast.unparse(ast.Call(function, [ast.Name("value")], []))
+    labels = f"torch.utils.data.default_collate([{each} for value in batch[1].tolist()])"
+    code = f"batch_transform=lambda batch: [batch[0], {labels}]  {IN_FAST_LOADER}"
+    return Advice((code,), notes=(f"{told}: batch_transform calls it of each label", *notes))
 
 
 def indexed_elsewhere(script: Script, name: str) -> list[int]:
     """Return the lines that take a sample of a dataset by its number, such as `test_data[0]`."""
-    nodes = (node for node in ast.walk(script.tree) if isinstance(node, ast.Subscript))
+    nodes = (node for node in script.nodes if isinstance(node, ast.Subscript))
     return sorted({node.lineno for node in nodes if name_of(node.value) == name})
 
 
 def _from_folders(script: Script, kind: str, call: ast.Call) -> Advice:
+    opens = _given(kind, call).get("loader") if kind in _FOLDERS else None
+    if kind not in _FOLDERS or (kind == "DatasetFolder" and not script.meaning(opens).endswith("default_loader")):
+        return _of_its_own(kind, call)
     folders = _folders(script, call) or ["DIR"]
-    labels = " --labels folders" if kind in _FOLDERS else ""
     targets = targets_of(script, call)
     by_turn = sizes_of(script, call, folders)
     commands = [
-        f"memload write --images {folder}{labels}{size.partition('  #')[0]} {target}"
+        f"memload write --images {folder} --labels folders{size.partition('  #')[0]} {target}"
         for folder, size, target in zip(folders, by_turn, targets, strict=True)
     ]
     notes = [size.partition("  # ")[2] for size in by_turn if "  # " in size]
     if folders == ["DIR"]:
         notes.append("DIR is one folder of the loader: a set of its own for each")
     notes += notes_of_options(script, call)
-    notes.append("labels are as before; what memload.open returns has no .classes")
+    given, labels = _given(kind, call), _of_labels(script, kind, call)
+    others = {name: ast.unparse(given[name]) for name in ("loader", "is_valid_file") if name in given}
+    told = [f"not followed: {name}={one}: {_OF_FILES}" for name, one in others.items()]
+    if "is_valid_file" in others:
+        return Advice(notes=(*told, "links to the files of each dataset in a folder of its own keep them apart"))
+    notes += told
+    same = "" if labels else "labels are as before; "
+    notes.append(f"{same}what memload.open returns has no .classes")
     code, where = _assigned(script, call, targets)
-    return Advice((code,), tuple(commands), tuple(dict.fromkeys(notes)), where)
+    return Advice((code, *labels.code), tuple(commands), tuple(dict.fromkeys([*notes, *labels.notes])), where)
+
+
+def _of_its_own(kind: str, call: ast.Call) -> Advice:
+    """Return what is said of a set of torchvision that is no folder of classes."""
+    what = "masks" if "Seg" in kind or "segmentation" in ast.unparse(call) else "labels"
+    return Advice(
+        notes=(
+            f"not followed: which files {kind} reads, and the {what} that it makes of each",
+            "memload write --images DIR stores the images of a folder, --labels TABLE.csv what a table says of each, "
+            "--masks DIR their masks: docs/images.md; a crop or a flip has to be drawn once for an image and its mask",
+        )
+    )
 
 
 def targets_of(script: Script, call: ast.Call) -> list[str]:
@@ -204,11 +263,14 @@ def targets_of(script: Script, call: ast.Call) -> list[str]:
 
 def _folders(script: Script, call: ast.Call) -> list[str]:
     root = next((one for one in call.args[:1]), None) or next((k.value for k in call.keywords if k.arg == "root"), None)
+    if script.called(call).endswith(".ImageNet") and root is not None:
+        split = _given("ImageNet", call).get("split", ast.Constant("train"))
+        root = ast.copy_location(ast.BinOp(root, ast.Div(), split), root)
     return folders_of(script, root, call)
 
 
 def _calls_of_folders(script: Script) -> list[ast.Call]:
-    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
+    calls = [node for node in script.nodes if isinstance(node, ast.Call)]
     return [one for one in calls if script.called(one).startswith("torchvision.datasets.") and _folders(script, one)]
 
 
@@ -218,7 +280,7 @@ def _assigned(script: Script, call: ast.Call, targets: list[str]) -> tuple[str, 
     turns = turns_around(script, call)
     names = [name for name in turns[0] if [f"shards/{turn[name]}/" for turn in turns] == targets]
     opened = f'memload.open(f"shards/{{{names[0]}}}/"){form}' if names else ""
-    for statement in ast.walk(script.tree):
+    for statement in script.nodes:
         made = statement.value if isinstance(statement, ast.Assign) else None
         if isinstance(statement, ast.Assign) and names and (made is call or getattr(made, "value", None) is call):
             name, where = ast.unparse(statement.targets[0]), lines_of_set(script, call)
@@ -234,13 +296,13 @@ def _assigned(script: Script, call: ast.Call, targets: list[str]) -> tuple[str, 
 def without_classes(script: Script) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Yield the lines that take `.classes` of an `ImageFolder`: what is said of each, and the code in its place."""
     made: dict[str, list[str]] = {}
-    for statement in ast.walk(script.tree):
+    for statement in script.nodes:
         if isinstance(statement, ast.Assign):
             calls = [one for one in ast.walk(statement.value) if isinstance(one, ast.Call)]
             of_folders = [one for one in calls if script.called(one).rpartition(".")[2] in _FOLDERS]
             for call in of_folders[:1]:
                 made.update({name_of(one): targets_of(script, call) for one in statement.targets})
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, ast.Attribute) and node.attr in ("classes", "class_to_idx"):
             base = node.value.value if isinstance(node.value, ast.Subscript) else node.value
             if targets := made.get(name_of(base)):

@@ -46,7 +46,7 @@ def loops_of(script: Script) -> Iterator[Loop]:
         for name, given in [*_as_results(script, by_name), *_as_arguments(script, by_name)]:
             known = by_name.setdefault(name, [])
             known += [one for one in given if one not in known]
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         turns = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
         body = node.body if isinstance(node, ast.For) else [node]
         for turn in turns:
@@ -61,8 +61,8 @@ def loops_of(script: Script) -> Iterator[Loop]:
 
 def _as_arguments(script: Script, by_name: dict[str, list[Loader]]) -> Iterator[tuple[str, list[Loader]]]:
     """Yield the names that loaders have inside functions of the script that they are given to."""
-    functions = {node.name: node.args.args for node in ast.walk(script.tree) if isinstance(node, ast.FunctionDef)}
-    for node in ast.walk(script.tree):
+    functions = {node.name: node.args.args for node in script.nodes if isinstance(node, ast.FunctionDef)}
+    for node in script.nodes:
         if isinstance(node, ast.Call) and name_of(node.func) in functions:
             parameters = [one.arg for one in functions[name_of(node.func)]]
             given = [*zip(parameters, node.args, strict=False), *((one.arg, one.value) for one in node.keywords)]
@@ -72,13 +72,13 @@ def _as_arguments(script: Script, by_name: dict[str, list[Loader]]) -> Iterator[
 def _as_results(script: Script, by_name: Mapping[str, list[Loader]]) -> Iterator[tuple[str, list[Loader]]]:
     """Yield the names of functions that return loaders, and those that their results are assigned to."""
     returned: dict[str, list[ast.expr]] = {}
-    for function in (one for one in ast.walk(script.tree) if isinstance(one, ast.FunctionDef)):
+    for function in (one for one in script.nodes if isinstance(one, ast.FunctionDef)):
         values = [one.value for one in ast.walk(function) if isinstance(one, ast.Return) and one.value is not None]
         returned.setdefault(function.name, []).extend(values)
     for name, values in returned.items():
         if found := [loader for value in values for loader in _loaders_in(script, value, by_name)]:
             yield name, found
-    for node in (one for one in ast.walk(script.tree) if isinstance(one, ast.Assign)):
+    for node in (one for one in script.nodes if isinstance(one, ast.Assign)):
         values = returned.get(name_of(node.value.func), []) if isinstance(node.value, ast.Call) else [node.value]
         for target in node.targets:
             for part, given in (pair for value in values for pair in _pairs(target, value)):

@@ -16,7 +16,7 @@ from memload.cli.script_transforms import is_composed, is_to_tensor, sizes_of
 from memload.cli.script_values import text_of
 from memload.images.tables import KEYS
 
-_IMAGES = frozenset(
+IMAGES = frozenset(
     [
         *("PIL.Image.open", "cv2.imread", "torchvision.io.read_image", "torchvision.io.decode_image"),
         *("imageio.imread", "imageio.v3.imread", "skimage.io.imread", "matplotlib.pyplot.imread"),
@@ -32,7 +32,7 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     Both are empty if the class opens no images, or if a sample has more than an image and cells of a table.
     """
     calls = [node for node in ast.walk(one.made) if isinstance(node, ast.Call)]
-    opened = next((call for call in calls if one.script.called(call) in _IMAGES and call.args), None)
+    opened = next((call for call in calls if one.script.called(call) in IMAGES and call.args), None)
     if opened is None:
         return Advice(), ()
     columns = [_column(one, part.code) for part in sample.parts]
@@ -40,13 +40,13 @@ def decoded_once(one: ClassOf, sample: Sample) -> tuple[Advice, tuple[str, ...]]
     table = _table(one)
     if sample.transform or (table and len(computed) > 1):
         return Advice(), ()
-    folder = _folder(one, opened.args[0])
+    folder = folder_of(opened.args[0], one)
     named = _column_of_names(one, opened.args[0])
     name = named if isinstance(named, str) and named else "NAME"
     option = f" --image-column {shlex.quote(name)}" if table and name not in KEYS else ""
-    others = [ClassOf(one.script, one.made, node) for node in ast.walk(one.script.tree) if isinstance(node, ast.Call)]
+    others = [ClassOf(one.script, one.made, node) for node in one.script.nodes if isinstance(node, ast.Call)]
     sets = [other for other in others if one.script.called(other.call) == one.made.name]
-    sharing = [other for other in sets if _folder(other, opened.args[0]) == folder]
+    sharing = [other for other in sets if folder_of(opened.args[0], other) == folder]
     part = " --skip-unmatched" * (len(sharing) > 1)  # the images of other tables are in the folder, too
     labels = f" --table {table}{option}{part}" if table else ""
     numbers = {column: "COLUMN" for column in columns if isinstance(column, int)}
@@ -132,7 +132,7 @@ def _expanded(one: ClassOf, node: ast.expr, before: int = 10**9) -> tuple[ast.ex
     return node, before
 
 
-def _folder(one: ClassOf, path: ast.expr) -> str:
+def folder_of(path: ast.expr, one: ClassOf) -> str:
     """Return the folder below which a class opens images: the beginning of their paths that does not vary."""
     path, _ = _expanded(one, path)
     parts: list[ast.expr] = []
@@ -155,7 +155,8 @@ def _folder(one: ClassOf, path: ast.expr) -> str:
     return joined if joined == "/" else joined.rstrip("/")
 
 
-def _tables(one: ClassOf) -> Iterator[ast.Call]:
+def tables_of(one: ClassOf) -> Iterator[ast.Call]:
+    """Yield the calls by which a class reads tables."""
     for node in ast.walk(one.made):
         if isinstance(node, ast.Call) and one.script.called(node) in _TABLES and node.args:
             yield node
@@ -163,7 +164,7 @@ def _tables(one: ClassOf) -> Iterator[ast.Call]:
 
 def _table(one: ClassOf) -> str:
     """Return the path of the table that a class reads, or TABLE where the script does not say it; "" for none."""
-    for call in _tables(one):
+    for call in tables_of(one):
         method = next(node for node in one.made.body if any(inner is call for inner in ast.walk(node)))
         if not isinstance(method, ast.FunctionDef):
             continue
@@ -183,7 +184,7 @@ def _column(one: ClassOf, code: ast.expr) -> str | int | None:
     code, before = _expanded(one, code)
     while isinstance(code, ast.Call) and len(code.args) == 1:  # int(row["label"]), torch.tensor(...)
         code, before = _expanded(one, code.args[0], before)
-    if not isinstance(code, ast.Subscript) or not list(_tables(one)):
+    if not isinstance(code, ast.Subscript) or not list(tables_of(one)):
         return None
     axes = code.slice.elts if isinstance(code.slice, ast.Tuple) else [code.slice]
     last = axes[-1]
@@ -207,7 +208,7 @@ def _short_float(one: ClassOf, code: ast.expr) -> str:
 
 def _headings(one: ClassOf) -> Sequence[str]:
     """Return the headings of the CSV table that a class reads as it is; [] if it is not there, or read otherwise."""
-    call, path = next(_tables(one)), one.script.file_at(_table(one))
+    call, path = next(tables_of(one)), one.script.file_at(_table(one))
     if path is None or path.suffix != ".csv" or call.keywords or len(call.args) > 1:
         return []
     with contextlib.suppress(OSError, ValueError, csv.Error), path.open(encoding="utf-8-sig", newline="") as file:

@@ -17,6 +17,21 @@ _CONVERTED = "the loader can convert while it gathers, together with a scale, me
 
 
 @dataclass(frozen=True)
+class _Conversion:
+    """What a line of a loop converts: the field, the cast that does the same, the code, and what is left of it then."""
+
+    field: str
+    cast: str
+    code: str
+    left: str
+
+    @property
+    def plain(self) -> str:
+        """The cast to the same dtype that does nothing else."""
+        return f"{self.cast.partition(',')[0].rstrip(')')})"
+
+
+@dataclass(frozen=True)
 class Work:
     """What one line of a loop does with a batch, and what the loaders do instead."""
 
@@ -34,7 +49,7 @@ def work_of_loops(script: Script, verdict: Callable[[Loader], Verdict]) -> Itera
         verdict: gives what is known of a loader's dataset.
     """
     seen = set()
-    casts: dict[tuple[int, ...], list[tuple[int, tuple[str, str]]]] = {}
+    casts: dict[tuple[int, ...], list[tuple[int, _Conversion]]] = {}
     for loop in sorted(loops_of(script), key=lambda one: one.target.lineno):
         calls = [
             node
@@ -74,45 +89,75 @@ def _moved(script: Script, loop: Loop, call: ast.Call) -> tuple[str, ...]:
     return (f"device={device}  {IN_FAST_LOADER}{order}",)
 
 
-def _converted(
-    script: Script, loop: Loop, call: ast.Call, verdict: Callable[[Loader], Verdict]
-) -> tuple[str, str] | None:
-    """Return the field that a call converts to floats, and the cast that does the same; None for other calls."""
+def _converted(script: Script, loop: Loop, call: ast.Call, verdict: Callable[[Loader], Verdict]) -> _Conversion | None:
+    """Return what a call converts to floats; None for other calls."""
     assert isinstance(call.func, ast.Attribute)
     name = call.func.attr
     given = [ast.unparse(one) for one in [*call.args, *(k.value for k in call.keywords if k.arg == "dtype")]]
     if name not in _NUMBERS and not (name == "to" and any("float" in one for one in given)):
         return None
-    whole, steps = _around(script, loop, call)
-    return _field(whole, loop, verdict(loop.loaders[0])) or "FIELD", done_by(
-        steps
-    ).cast or "memload.Cast(torch.float32)"
+    whole, base, steps = _around(script, loop, call)
+    field = _field(_part(base, loop), loop, verdict(loop.loaders[0])) or "FIELD"
+    left = base
+    for move in (node for node in ast.walk(whole) if isinstance(node, ast.Call) and is_move(node)):
+        assert isinstance(move.func, ast.Attribute)
+        left = ast.Call(ast.Attribute(base, move.func.attr), move.args, move.keywords)
+    cast = done_by(steps).cast or "memload.Cast(torch.float32)"
+    return _Conversion(field, cast, ast.unparse(whole), ast.unparse(left))
 
 
-def _casts(loaders: tuple[Loader, ...], found: Sequence[tuple[int, tuple[str, str]]]) -> Iterator[Work]:
+def _casts(loaders: tuple[Loader, ...], found: Sequence[tuple[int, _Conversion]]) -> Iterator[Work]:
     """Yield the one cast of some loaders that does what several lines do, at the first of them."""
-    casts = {field: cast for _, (field, cast) in reversed(found)}
-    fields = dict.fromkeys(field for _, (field, _) in found)
-    code = f"cast={{{', '.join(f'{field}: {casts[field]}' for field in fields)}}}  {IN_FAST_LOADER}"
-    if "FIELD" in fields:
+    casts: dict[str, set[str]] = {}
+    for _, one in found:
+        casts.setdefault(one.field, set()).add(one.cast)
+    plain = {one.field: one.plain for _, one in reversed(found)}
+    done = {field: next(iter(same)) if len(same) == 1 else plain[field] for field, same in casts.items()}
+    code = f"cast={{{', '.join(f'{field}: {cast}' for field, cast in done.items())}}}  {IN_FAST_LOADER}"
+    if "FIELD" in done:
         code += "; FIELD: a field's name, or 0, 1 in tuples"
     for line in sorted({line for line, _ in found}):
         first = found[0][0]
         why = _CONVERTED if line == first else f"likewise, by the cast of line {first}"
-        yield Work(line, loaders, why, (code,) * (line == first))
+        twice = [one for at, one in found if at == line and done[one.field] != one.plain]
+        again = "".join(f"; {one.code} becomes {one.left} here, since it would be done twice" for one in twice)
+        yield Work(line, loaders, f"{why}{again}", (code,) * (line == first))
 
 
-def _around(script: Script, loop: Loop, call: ast.Call) -> tuple[ast.expr, list[Step]]:
-    """Return the value of a batch that a call converts, and the steps of the largest expression that does only that."""
-    best: tuple[ast.expr, list[Step]] = (call, [])
+def _part(node: ast.expr, loop: Loop) -> ast.expr:
+    """Return the name, or the element of a batch, at the beginning of an expression."""
+    while not (isinstance(node, ast.Name) or (isinstance(node, ast.Subscript) and _is_batch(node.value, loop))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        else:
+            break
+    return node
+
+
+def _is_batch(node: ast.expr, loop: Loop) -> bool:
+    """Return whether an expression is the name of whole batches."""
+    return isinstance(node, ast.Name) and node.id not in _elements(loop)
+
+
+def _elements(loop: Loop) -> list[str]:
+    """Return the names that a loop gives to the elements of a batch."""
+    inner = [one for one in ast.walk(loop.target) if isinstance(one, ast.Tuple)]
+    return [name_of(one) for one in inner[-1].elts] if inner else []
+
+
+def _around(script: Script, loop: Loop, call: ast.Call) -> tuple[ast.expr, ast.expr, list[Step]]:
+    """Return the largest expression that only converts what a call does, the value of a batch in it, and its steps."""
+    best: tuple[ast.expr, ast.expr, list[Step]] = (call, call, [])
     for statement in loop.body:
         for node in (one for one in ast.walk(statement) if isinstance(one, ast.expr)):
             if any(inner is call for inner in ast.walk(node)):
                 base, steps = _steps(script, loop, node)
                 done = done_by(steps)
                 of_rows = done.methods or any(step.kind == "NCHW" for step in steps)  # axes here are those of a batch
-                if base is not None and len(steps) > len(best[1]) and done.whole and not of_rows:
-                    best = base, steps
+                if base is not None and len(steps) > len(best[2]) and done.whole and not of_rows:
+                    best = node, base, steps
     return best
 
 
@@ -140,12 +185,10 @@ def _is_number(script: Script, node: ast.expr) -> bool:
 def _field(node: ast.expr, loop: Loop, verdict: Verdict) -> str:
     """Return the code of the field, by its name or place, that a value of a batch is; "" if unknown."""
     place: object = None
-    targets = loop.target
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         place = node.slice.value
     elif isinstance(node, ast.Name):
-        inner = [one for one in ast.walk(targets) if isinstance(one, ast.Tuple)]
-        elements = [name_of(one) for one in inner[-1].elts] if inner else []
+        elements = _elements(loop)
         place = elements.index(node.id) if node.id in elements else None
     mapped = any(".map(" in line for line in verdict.advice.code)  # fields of tuples of a function have no names
     if isinstance(place, int) and place < len(verdict.fields):

@@ -78,7 +78,7 @@ class Above:
         return bool(names & set(self.files.values()))
 
     def _free(self, wanted: str) -> str:
-        taken = {one.id for one in ast.walk(self.script.tree) if isinstance(one, ast.Name)}
+        taken = {one.id for one in self.script.nodes if isinstance(one, ast.Name)}
         taken |= {*self.values, *self.files.values(), *self.arrays.values()}
         numbered = (f"{wanted}_{number}" for number in range(2, 1000))
         return wanted if wanted not in taken else next(name for name in numbered if name not in taken)

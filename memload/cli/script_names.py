@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from memload.cli.script import Script, assigned, name_of, root_of
+from memload.cli.script import Script, assigned, name_of, names_in, root_of
 
 _RANDOM = ("numpy.random.", "random.", "torch.rand", "torch.normal", "torch.bernoulli", "torch.multinomial")
 _GENERATORS = ("numpy.random.", "random.Random", "random.SystemRandom")
@@ -30,7 +30,16 @@ def local_of(method: ast.FunctionDef, name: str, before: int) -> tuple[int, ast.
         return None
     if any(changed == name and line < before for changed, line in _changed_in(method)):
         return None
-    return max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1]
+    last = max(enumerate(above), key=lambda one: (one[1][0], one[0]))[1]
+    return None if any(part == name and last[0] <= line < before for part, line in _in_parts(method)) else last
+
+
+@functools.lru_cache(maxsize=64)
+def _in_parts(method: ast.FunctionDef) -> tuple[tuple[str, int], ...]:
+    """Return the names that get a part of a value, or each in turn, as in `x, y = flip(x, y)`, with the lines."""
+    targets = [target for node in ast.walk(method) for target, _ in _assignments(node) if not name_of(target)]
+    targets += [node.target for node in ast.walk(method) if isinstance(node, (ast.For, ast.NamedExpr))]
+    return tuple((name, target.lineno) for target in targets for name in names_in(target))
 
 
 @functools.lru_cache(maxsize=64)
@@ -97,9 +106,9 @@ def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def free_name(script: Script, wanted: str) -> str:
     """Return a name that code beside a script's own may assign to: the wanted one, or one with a number behind it."""
-    nodes = list(ast.walk(script.tree))
+    nodes = list(script.nodes)
     methods = [one for made in nodes if isinstance(made, ast.ClassDef) for one in made.body]
-    local = {id(name) for one in methods if isinstance(one, ast.FunctionDef) for name in _locals_of(one)}
+    local = {id(name) for one in methods if isinstance(one, ast.FunctionDef) for name in locals_of(one)}
     turns = [one.target for one in nodes if isinstance(one, (ast.For, ast.comprehension))]
     of_turns = [name for target in turns for name in ast.walk(target) if isinstance(name, ast.Name)]
     names = [one for one in nodes if isinstance(one, ast.Name) and id(one) not in local]
@@ -113,7 +122,7 @@ def free_name(script: Script, wanted: str) -> str:
     return wanted if wanted not in taken else next(name for name in numbered if name not in taken)
 
 
-def _locals_of(method: ast.FunctionDef) -> list[ast.Name]:
+def locals_of(method: ast.FunctionDef) -> list[ast.Name]:
     """Return the places in a method of the names that it assigns to, or has as arguments."""
     nodes = [node for node in ast.walk(method) if isinstance(node, ast.Name)]
     own = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
@@ -124,14 +133,14 @@ def _locals_of(method: ast.FunctionDef) -> list[ast.Name]:
 
 def _sets_of(script: Script) -> list[ast.Call]:
     """Return the calls that make datasets which may be stored: of the script's own classes, and of torchvision."""
-    classes = {node.name: node for node in ast.walk(script.tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for node in script.nodes if isinstance(node, ast.ClassDef)}
     own = {
         name
         for name, made in classes.items()
         if any(isinstance(one, ast.FunctionDef) and one.name == "__getitem__" for one in made.body)
         or any(script.meaning(base).endswith("Dataset") for base in made.bases)
     }
-    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
+    calls = [node for node in script.nodes if isinstance(node, ast.Call)]
     found = [
         one for one in calls if script.called(one) in own or script.called(one).startswith("torchvision.datasets.")
     ]
@@ -169,7 +178,7 @@ def place_of(script: Script, call: ast.Call) -> str:
 
 def _names_of_turns(script: Script, call: ast.Call) -> list[str]:
     """Return the names in a call that comprehensions around it assign to, which code above their line does not have."""
-    around = [one for one in ast.walk(script.tree) if any(inner is call for inner in ast.walk(one))]
+    around = [one for one in script.nodes if any(inner is call for inner in ast.walk(one))]
     loops = [loop for one in around for loop in getattr(one, "generators", [])]
     assigned = {name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name)}
     return [*dict.fromkeys(one.id for one in ast.walk(call) if isinstance(one, ast.Name) and one.id in assigned)]
@@ -191,7 +200,7 @@ def _own_stem(script: Script, call: ast.Call) -> str:
 
 def _names_of_parts(script: Script, call: ast.Call) -> Iterator[str]:
     """Yield what a dataset is called in an assignment of several: `a` of `a, b = x, y`, `a` of `sets["a"] = x`."""
-    statements = [one for one in ast.walk(script.tree) if isinstance(one, ast.Assign)]
+    statements = [one for one in script.nodes if isinstance(one, ast.Assign)]
     for target, value in (pair for one in statements for pair in assigned(one)):
         if value is call and name_of(target):
             yield name_of(target)

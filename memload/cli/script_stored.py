@@ -9,7 +9,7 @@ from memload.cli.script_collate import collate_of, name_in, of_padded
 from memload.cli.script_names import draws_random, free_name, is_generator, quoted
 from memload.cli.script_options import notes_of_options
 from memload.cli.script_reads import ClassOf, Sample
-from memload.cli.script_transforms import split_at_random
+from memload.cli.script_transforms import draws_by_step, split_at_random, transforms_of
 
 _ONCE = (
     "{} is written in the first run, by one process, and then opened: remove it where data, class or arguments change"
@@ -19,6 +19,9 @@ _ONCE = (
 def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
     """Return the code that stores what a class returns, with its random transforms left to `map`."""
     made, random, noise, tensors, sized = split_at_random(one.script, one.call)
+    if random and _changes_together(one):
+        told = "changes several parts of a sample by the same random numbers, which .map(fn) of one part would not"
+        return Advice(notes=(f"not followed: {random} {told}: docs/transforms.md",))
     fields = [part.name for part in sample.parts] if sample is not None else []
     collate = collate_of(one.script, one.call)
     notes = [*[why] * bool(why), _ONCE.format(one.shards_of_script.removeprefix("f").strip('"'))]
@@ -57,6 +60,17 @@ def stored_once(one: ClassOf, sample: Sample | None, why: str = "") -> Advice:
         function = steps
     mapped = (f"{steps} = {random}", f"{one.name} = {opened}.map({function}){padded}  # samples have tensors")
     return Advice((*lines, *mapped), notes=tuple(notes))
+
+
+def _changes_together(one: ClassOf) -> bool:
+    """Return whether `__getitem__` calls a transform of the object with several values, as an image and a mask."""
+    getter = one.method("__getitem__")
+    calls = [node for node in ast.walk(getter) if isinstance(node, ast.Call)] if getter is not None else []
+    return any(
+        len(call.args) + len(call.keywords) > 1
+        for call in calls
+        if name_of(call.func).startswith("self.") and one.method(name_of(call.func)[5:]) is None
+    )
 
 
 def _form(fields: list[str]) -> str:
@@ -106,7 +120,9 @@ def _samples(one: ClassOf, made: str, fields: list[str], is_dict: bool, ragged: 
 
 
 def draws(one: ClassOf) -> bool:
-    """Return whether `__getitem__` draws random numbers itself, or by a method or a function that it calls."""
+    """Return whether `__getitem__` draws random numbers: itself, by what it calls, or by transforms of the class."""
+    if any(draws_by_step(one.script, step) for step in transforms_of(one.script, one.call, given=False)):
+        return True
     functions = {node.name: node for node in one.script.tree.body if isinstance(node, ast.FunctionDef)}
     getter = one.method("__getitem__")
     left, seen = [getter] if getter else [], set()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memload.cli.script import Script, name_of
-from memload.cli.script_names import draws_random
+from memload.cli.script_names import draws_random, locals_of
 from memload.cli.script_values import text_of, turns_around
 from memload.formats.paths import IMAGES
 from memload.images.files import read_headers
@@ -18,6 +18,7 @@ _MOST_LOOKED_AT = 10_000  # files of a folder
 _COMPOSE = ("transforms.Compose", "v2.Compose")
 _UNSEEDED = ("numpy.random.", "random.")
 """What draws from generators of the whole process, which threads share."""
+_DRAWING = ("Rand", "ColorJitter", "AutoAugment", "TrivialAugment", "AugMix", "GaussianBlur", "ElasticTransform")
 _TO_TENSORS = frozenset(
     [
         *("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype", "to_tensor", "pil_to_tensor"),
@@ -31,7 +32,7 @@ def casts_of_transforms(script: Script) -> Iterator[tuple[ast.Call, int, str, tu
 
     Casts are of images (C, H, W): as `memload write --images` stores them, and as sets in memory are opened.
     """
-    calls = [one for one in ast.walk(script.tree) if isinstance(one, ast.Call)]
+    calls = [one for one in script.nodes if isinstance(one, ast.Call)]
     for call in calls:
         steps = call.args[0] if call.args else None
         if script.called(call).endswith(_COMPOSE) and isinstance(steps, ast.List):
@@ -58,7 +59,7 @@ class OfDict:
 
 def dict_of(script: Script, compose: ast.Call) -> OfDict | None:
     """Return the dict that a `Compose`, or the only dataset that has it, is an element of; None of others."""
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             for key, value in zip(node.value.keys, node.value.values, strict=True):
                 if value is compose and key is not None and name_of(node.targets[0]):
@@ -84,6 +85,31 @@ def _dicts_of_datasets(script: Script, compose: ast.Call) -> Iterator[OfDict]:
 def arguments(call: ast.Call) -> list[ast.expr]:
     """Return what a call is given."""
     return [*call.args, *(one.value for one in call.keywords)]
+
+
+def transforms_of(script: Script, call: ast.Call, given: bool = True) -> Iterator[ast.Call]:
+    """Yield the calls in a dataset's class, in what it is given, and in the functions and values that these name.
+
+    Args:
+        script: the script.
+        call: the call that makes the dataset.
+        given: whether what it is given counts.
+    """
+    made = script.class_named(script.called(call))
+    methods = [] if made is None else [one for one in made.body if isinstance(one, ast.FunctionDef)]
+    own = {id(name) for method in methods for name in locals_of(method)}
+    left: list[ast.AST] = [*arguments(call)] if given else []
+    left += [] if made is None else [made]
+    seen: set[ast.AST] = set()
+    while left:
+        for part in (one for one in ast.walk(left.pop()) if one not in seen):
+            seen.add(part)
+            if isinstance(part, ast.Call):
+                yield part
+            if isinstance(part, ast.Name) and id(part) not in own:
+                value = script.value_of(part, call.lineno)
+                left += [] if value is None else [value]
+                left += [one for one in script.tree.body if isinstance(one, ast.FunctionDef) and one.name == part.id]
 
 
 def _steps_of(script: Script, call: ast.Call) -> list[ast.expr]:
@@ -154,7 +180,7 @@ def _is_of_one_size(script: Script, folder: str) -> bool:
 
 def _line_of_sizes(script: Script, compose: ast.Call) -> int:
     """Return the line of the dataset whose command has the sizes of a `Compose`; 0 if there is none."""
-    for call in (one for one in ast.walk(script.tree) if isinstance(one, ast.Call)):
+    for call in (one for one in script.nodes if isinstance(one, ast.Call)):
         made = script.class_named(script.called(call)) or script.called(call).startswith("torchvision.datasets.")
         if made and any(_composed(script, call, known)[1] is compose for known in turns_around(script, call)):
             return call.lineno
@@ -172,7 +198,7 @@ def split_at_random(script: Script, call: ast.Call) -> tuple[str, str, list[str]
     """
     given, composed = _composed(script, call, {})
     steps = [] if composed is None else _steps_of(script, composed)
-    drawing = [_draws(script, step) for step in steps]
+    drawing = [draws_by_step(script, step) for step in steps]
     if composed is None or True not in drawing:
         return ast.unparse(call), "", [], True, _of_one_size(script, steps)
     first = drawing.index(True)
@@ -215,13 +241,13 @@ def _racing(script: Script, step: ast.expr) -> list[int]:
     )
 
 
-def _draws(script: Script, step: ast.expr) -> bool:
+def draws_by_step(script: Script, step: ast.expr) -> bool:
     """Return whether a step of the script's own draws random numbers, or is a random one of torchvision's."""
     name = script.called(step)
     made = script.class_named(name)
     if made is not None:
         return any(draws_random(script, node) for node in ast.walk(made))
-    return name.rpartition(".")[2].startswith(("Random", "ColorJitter", "AutoAugment"))
+    return name.rpartition(".")[2].startswith(_DRAWING)
 
 
 def _taken(script: Script, steps: Sequence[ast.expr]) -> _Steps:

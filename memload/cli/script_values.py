@@ -18,7 +18,7 @@ def turns_around(script: Script, call: ast.Call) -> list[dict[str, str]]:
     Those are left out whose values are no texts that the script has.
     """
     around: list[ast.For | ast.comprehension] = []
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, (ast.DictComp, ast.ListComp, ast.For)) and any(inner is call for inner in ast.walk(node)):
             around += [node] if isinstance(node, ast.For) else node.generators
     turns: list[dict[str, str]] = [{}]
@@ -61,7 +61,7 @@ def names_by_turn(script: Script, node: ast.AST, depth: int = 0) -> dict[str, bo
 
 def _loops_of(script: Script, name: ast.Name) -> Iterator[ast.expr]:
     """Yield what the loops and comprehensions around a name iterate over that assign to it."""
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         loops = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
         targets = [inner for loop in loops for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)]
         if name.id in {one.id for one in targets} and any(inner is name for inner in ast.walk(node)):
@@ -161,9 +161,9 @@ def given_to(script: Script, node: ast.expr) -> list[ast.expr]:
 
     Calls of a class are those of its `__init__`.
     """
-    classes = [one for one in ast.walk(script.tree) if isinstance(one, ast.ClassDef)]
+    classes = [one for one in script.nodes if isinstance(one, ast.ClassDef)]
     made = {id(method): one.name for one in classes for method in one.body if getattr(method, "name", "") == "__init__"}
-    for function in (one for one in ast.walk(script.tree) if isinstance(one, ast.FunctionDef)):
+    for function in (one for one in script.nodes if isinstance(one, ast.FunctionDef)):
         names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
         if name_of(node) not in names or not any(inner is node for inner in ast.walk(function)):
             continue
@@ -171,7 +171,7 @@ def given_to(script: Script, node: ast.expr) -> list[ast.expr]:
         place = names.index(name_of(node)) - (id(function) in made)  # a call does not give `self`
         default = function.args.defaults[behind : behind + 1] if behind >= 0 else []
         called = made.get(id(function), function.name)
-        calls = [one for one in ast.walk(script.tree) if name_of(getattr(one, "func", None)) == called]
+        calls = [one for one in script.nodes if name_of(getattr(one, "func", None)) == called]
         found = [
             [*one.args[place:][:1], *(k.value for k in one.keywords if k.arg == name_of(node)), *default][:1]
             for one in calls
@@ -183,7 +183,7 @@ def given_to(script: Script, node: ast.expr) -> list[ast.expr]:
 
 def declarations_of(script: Script, option: str) -> Iterator[ast.Call]:
     """Yield the calls of `add_argument` of argparse that declare an option, for `args.NAME`."""
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             flags = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
             if option in [flag.lstrip("-").replace("-", "_") for flag in flags]:

@@ -86,6 +86,34 @@ def test_a_line_that_moves_and_converts_is_told_both(tmp_path, line, changes):
     assert [one.change[0].partition("  #")[0] for one in loops] == changes
 
 
+@pytest.mark.parametrize(
+    ("line", "cast", "left"),
+    [
+        ("a = a.float().div(255)", "{0: memload.Cast(torch.float32, std=255)}", "a.float().div(255) becomes a here"),
+        (
+            "a = a.to(device).float() / 255",
+            "{0: memload.Cast(torch.float32, std=255)}",
+            "a.to(device).float() / 255 becomes a.to(device) here",
+        ),
+        ("a = a.permute(0, 3, 1, 2).float() / 255", "{0: memload.Cast(torch.float32)}", ""),
+        ("c = b[0].float() / 255", "{1: memload.Cast(torch.float32, std=255)}", "b[0].float() / 255 becomes b[0] here"),
+        ("b = b.double()", "{1: memload.Cast(torch.float64)}", ""),
+    ],
+)
+def test_a_conversion_that_a_cast_would_do_twice_is_said_to_go(tmp_path, line, cast, left):
+    text = f"{HEAD}device = 'cpu'\nloader = DataLoader(TensorDataset(x, y))\nfor a, b in loader:\n    {line}\n"
+    (told,) = [one for one in found(tmp_path, text) if one.about == "loop" and "cast=" in one.change[0]]
+    assert told.change[0].startswith(f"cast={cast}  #")
+    assert told.why.partition("; ")[2] == (f"{left}, since it would be done twice" if left else "")
+
+
+def test_a_field_that_lines_convert_in_several_ways_is_cast_to_floats_and_the_lines_stay(tmp_path):
+    text = f"{HEAD}loader = DataLoader(TensorDataset(x, y))\nfor a, b in loader:\n    c = a.float() / 255\n"
+    (first, second) = [one for one in found(tmp_path, f"{text}    d = a.float() / 4\n") if one.about == "loop"]
+    assert first.change[0].startswith("cast={0: memload.Cast(torch.float32)}  #")
+    assert "twice" not in first.why + second.why
+
+
 def test_the_first_loop_is_told_and_later_ones_likewise(tmp_path):
     text = f"""{HEAD}loader = DataLoader(TensorDataset(x))
 def train():
@@ -165,6 +193,70 @@ loader = made("photos")
     assert advice.commands[0].startswith("memload write --images other ")
     (advice,) = [one for one in found(tmp_path, f"{text}more = made('third')\n") if one.about == "dataset"]
     assert advice.commands[0].startswith("memload write --images DIR ")
+
+
+@pytest.mark.parametrize(
+    ("made", "labels"),
+    [
+        ('ImageFolder("photos")', [0, 1]),
+        ('ImageFolder("photos", target_transform=function)', [10, 11]),
+        ('ImageFolder("photos", None, function)', [10, 11]),
+        ('MNIST("here", True, None, function)', [13, 11]),
+        ('CIFAR10("here", target_transform=function)', [13, 11]),
+        ('QMNIST("here", "test", target_transform=None)', [3, 1]),
+    ],
+)
+def test_labels_are_those_that_a_function_of_them_makes(tmp_path, monkeypatch, made, labels):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ants", "bees"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(f"photos/{name}/0.png")
+    text = f"from torchvision import datasets\n{HEAD}data = datasets.{made}\n"
+    (advice,) = [one for one in found(tmp_path, f"{text}DataLoader(data)\n") if one.about == "dataset"]
+    assert [main(line.split()[1:]) for line in advice.commands] == [0] * made.startswith("ImageFolder")
+    assert any("labels are as before" in note for note in advice.notes) is (made == 'ImageFolder("photos")')
+    held = SimpleNamespace(data=torch.zeros(2, 4, 4), targets=torch.tensor([3, 1]))
+    if made.startswith("CIFAR10"):
+        held = SimpleNamespace(data=np.zeros((2, 3, 4, 4)).transpose(0, 2, 3, 1), targets=[3, 1])
+    elif made.startswith("QMNIST"):
+        held.targets = torch.tensor([[3, 7], [1, 7]])
+    names = {"memload": memload, "torch": torch, "data": held, "function": lambda label: label + 10}
+    exec("\n".join(advice.change), names)
+    loader = memload.FastLoader(names["data"], 2, batch_transform=names.get("batch_transform"))
+    assert [batch[1].tolist() for batch in loader] == [labels]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ('ImageFolder("photos", is_valid_file=chosen)', "is_valid_file=chosen: the command takes all JPEG and PNG"),
+        ('DatasetFolder("photos", np.load, (".npy",))', "which files DatasetFolder reads, and the labels"),
+        ('OxfordIIITPet("here", target_types="segmentation")', "which files OxfordIIITPet reads, and the masks"),
+        ('VOCSegmentation("here")', "which files VOCSegmentation reads, and the masks"),
+        ('CocoDetection("here", "boxes.json")', "which files CocoDetection reads, and the labels"),
+        ('Flowers102("here", transform=flip)', "which files Flowers102 reads, and the labels"),
+    ],
+)
+def test_files_and_labels_that_are_not_followed_have_no_command(tmp_path, made, words):
+    before = "from torchvision import datasets, transforms\nflip = transforms.Compose([transforms.ToTensor()])\n"
+    told = found(tmp_path, f"{before}{HEAD}data = datasets.{made}\nDataLoader(data)\n")
+    (advice,) = [one for one in told if one.about == "dataset"]
+    assert (advice.change, advice.commands) == ((), ())
+    assert advice.notes[0].startswith(f"not followed: {words}")
+    assert not any("labels are as before" in note for note in advice.notes)
+    assert not [one for one in told if one.about == "transform" and "Flowers" in made]
+
+
+def test_arguments_that_may_hold_a_function_of_labels_are_named(tmp_path):
+    text = f"from torchvision import datasets\n{HEAD}data = datasets.EMNIST('here', 'letters', **more)\n"
+    (advice,) = [one for one in found(tmp_path, f"{text}DataLoader(data)\n") if one.about == "dataset"]
+    assert "not followed: **more may have a target_transform" in advice.notes
+
+
+def test_a_split_of_imagenet_is_the_folder_of_its_command(tmp_path):
+    text = f"from torchvision import datasets\n{HEAD}data = datasets.ImageNet('here', 'val')\nDataLoader(data)\n"
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert advice.commands[0].startswith("memload write --images here/val --labels folders")
 
 
 def test_two_folders_do_not_share_a_set_of_shards(tmp_path):

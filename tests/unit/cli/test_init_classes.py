@@ -434,6 +434,115 @@ def test_a_transform_of_images_that_is_no_cast_is_named(files):
         assert (note in advice.notes) is told, advice.notes
 
 
+PAIRS = """
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+class Pairs(Dataset):
+    def __init__(self, images, masks, transform=None):
+        self.images, self.masks, self.transform = images, masks, transform
+        self.names = sorted(os.listdir(images))
+    def __len__(self):
+        return len(self.names)
+    def __getitem__(self, i):
+        img = tv_tensors.Image(Image.open(os.path.join(self.images, self.names[i])).convert("RGB"))
+        mask = tv_tensors.Mask(Image.open(os.path.join(self.masks, self.names[i].replace(".png", "_mask.png"))))
+        CHANGE
+        return RETURNED
+change = v2.Compose([STEPS, v2.ToDtype(torch.float32, scale=True)])
+data = Pairs("photos", "masks", change)
+loader = DataLoader(data, 4, shuffle=True)
+"""
+BOTH = "if self.transform: img, mask = self.transform(img, mask)"
+
+
+def written_pairs(files):
+    rng = np.random.default_rng(0)
+    for folder in ("photos", "masks"):
+        (files / folder).mkdir()
+    for k in range(12):
+        mask = rng.integers(0, 4, (8, 8), dtype=np.uint8)
+        Image.fromarray(np.repeat(mask[..., None] * 60, 3, -1)).save(f"photos/{k}.png")
+        Image.fromarray(mask).save(f"masks/{k}_mask.png")
+
+
+@pytest.mark.parametrize(
+    ("returned", "fields"),
+    [
+        ('{"image": img, "mask": mask}', ("image", "mask")),
+        ('{"x": img, "target": mask}', ("x", "target")),
+        ("img, mask", (0, 1)),
+        ("mask, img", (1, 0)),
+    ],
+)
+@pytest.mark.parametrize("step", ["v2.RandomHorizontalFlip(0.5)", "v2.RandomCrop(4)", "v2.RandomResizedCrop(6)"])
+def test_images_and_masks_that_a_transform_changes_together_stay_together(files, returned, fields, step):
+    written_pairs(files)
+    text = HEAD + PAIRS.replace("CHANGE", BOTH).replace("RETURNED", returned).replace("STEPS", step)
+    told = found(files, text)
+    (advice,) = [one for one in told if one.about == "dataset"]
+    (command,) = advice.commands
+    assert command.startswith("memload write --images photos --masks masks --mask-suffix _mask ")
+    assert main(command.replace("--size N", "--size 8").split()[1:]) == 0
+    exec(advice.change[0], names := {"memload": memload, "torch": torch})
+    (code,) = [line for one in told if one.about == "transform" for line in one.change]
+    exec(code, names)
+    loader = memload.FastLoader(names["data"], 4, shuffle=True, cast=names["cast"])
+    assert loader.engine == "native", loader.why
+    alike = 0
+    for batch in loader:
+        image, mask = (batch[field] for field in fields)
+        assert image.shape[-2:] == mask.shape[-2:] == ((6, 6) if "Resized" in step else image.shape[-2:])
+        alike += ((image[:, 0] * 255 - mask * 60).abs() < 1).float().mean().item() / 3
+    assert alike == 1 or ("Resized" in step and alike > 0.2)  # pixels of images are mixed there, and those of masks not
+    assert not any('"label"' in line for one in told for line in one.change)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("img = self.transform(img)", "not followed: a random step, which masks have to follow: augment="),
+        ("img = self.transform(img); mask = self.transform(mask)", "not followed: a random step, which masks"),
+        ("mask = self.transform(mask)", "not followed: these steps, of masks"),
+    ],
+)
+def test_a_random_step_that_does_not_change_images_and_masks_together_is_no_part_of_a_cast(files, change, why):
+    text = PAIRS.replace("CHANGE", change.replace("; ", "\n        ")).replace("RETURNED", "img, mask")
+    text = text.replace("STEPS", "v2.RandomHorizontalFlip(0.5)")
+    (told,) = [one for one in found(files, HEAD + text) if one.about == "transform"]
+    assert not any("augment=" in line for line in told.change)
+    assert bool(told.change) is ("img" in change)
+    assert any(note.startswith(why) for note in told.notes)
+
+
+def test_what_is_not_followed_of_images_and_masks_is_said(files):
+    text = PAIRS.replace("CHANGE", BOTH).replace("RETURNED", "img, mask, i").replace("STEPS", "v2.ToImage()")
+    text = text.replace("change = v2.Compose", "change = albumentations.Compose").replace("_mask.png", "_mask.gif")
+    (advice,) = [one for one in found(files, HEAD + text) if one.about == "dataset"]
+    for note in (
+        "not followed: masks are .gif files: --masks takes PNG",
+        "not followed: the fields of a sample, img, mask, i",
+        "not followed: change (line ",
+    ):
+        assert any(one.startswith(note) for one in advice.notes), advice.notes
+    assert not any("as_tuple" in line for line in advice.change)
+
+
+def test_several_images_that_are_no_mask_are_stored_as_the_class_returns_them_but_for_random_steps(files):
+    text = (
+        PAIRS.replace("CHANGE", BOTH)
+        .replace("RETURNED", "img, sharp")
+        .replace("mask", "sharp")
+        .replace("Mask", "Image")
+    )
+    (advice,) = [one for one in found(files, HEAD + text.replace("STEPS", "v2.ToImage()")) if one.about == "dataset"]
+    assert any("memload.ShardWriter(" in line for line in advice.change)
+    told = found(files, HEAD + text.replace("STEPS", "v2.RandomHorizontalFlip()"))
+    (advice,) = [one for one in told if one.about == "dataset"]
+    assert (advice.change, advice.commands) == ((), ())
+    assert advice.notes[0].startswith("not followed: a sample has several images, or masks that it makes: a random")
+    assert not [one for one in told if one.about == "transform"]
+
+
 LANDMARKS = """
 from torchvision import transforms
 class Faces(Dataset):

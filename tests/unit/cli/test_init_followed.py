@@ -232,6 +232,23 @@ def test_code_is_python_and_sentences_are_apart_from_it(files, kind, capsys):
     assert ".unsqueeze(0); torch.float32; 255" not in said
 
 
+@pytest.mark.parametrize(
+    "sorts",
+    [
+        "batch.sort(key=lambda one: len(one[0]), reverse=True)",
+        "batch = sorted(batch, key=lambda one: len(one[0]))",
+    ],
+)
+def test_rows_that_are_sorted_and_padded_are_stored_with_their_lengths(files, sorts):
+    text = HEAD + PADDED.replace("def pad_collate(batch):", f"def pad_collate(batch):\n    {sorts}")
+    code = "\n".join(line for one in found(text) if one.about == "dataset" for line in one.change)
+    assert 'ragged=["spec"]' in code
+    assert "with_ragged" not in code
+    stock, loader = followed(text)
+    assert loader is not stock
+    torch.testing.assert_close(batches_of(loader), batches_of(stock), rtol=0, atol=0)
+
+
 # Files
 
 
@@ -432,6 +449,80 @@ def test_rows_that_a_class_puts_together_are_those_of_its_samples(files, body, w
     assert not [one for one in told if one.about == "transform" and "transform(x)" in body]
 
 
+CHANGED = """
+class Rows(Dataset):
+    def __init__(self, first=1.0):
+        self.x, self.scale, self.rows = torch.arange(9.0), first, []
+    def __len__(self):
+        return 9
+    def set_scale(self, scale):
+        self.scale = scale
+    def total(self):
+        return self.x.sum()
+    def __getitem__(self, i):
+        return self.x[i] * self.scale
+data = Rows()
+loader = DataLoader(data, batch_size=4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("data.scale = 5.0", "line 21 sets data.scale"),
+        ("data.scale += 5.0", "line 21 sets data.scale"),
+        ("data.scale, data.x = other.scale, other.x", "line 21 sets data.scale, line 21 sets data.x"),
+        ("data.x[2] = 7", "line 21 sets data.x[2]"),
+        ("data.x.mul_(2)", "line 21 calls data.x.mul_(2)"),
+        ("data.rows.append(2)", "line 21 calls data.rows.append(2)"),
+        ("data.set_scale(5)", "line 21 calls data.set_scale(5)"),
+        ("setattr(data, 'scale', 5.0)", "line 21 calls setattr(data, 'scale', 5.0)"),
+        ("same = data\nsame.scale = 5.0", "line 22 sets same.scale"),
+        ("loader.dataset.scale = 5.0", "line 21 sets loader.dataset.scale"),
+        ("a, b = random_split(data, [5, 4])\nb.dataset.scale = 5.0", "line 22 sets b.dataset.scale"),
+        ("for one in (data, None):\n    one.scale = 5.0", "line 22 sets one.scale"),
+        ("def halve(one):\n    one.scale = 0.5\nhalve(data)", "line 22 sets one.scale"),
+    ],
+)
+def test_a_dataset_that_is_changed_after_it_is_made_is_not_followed(files, lines, told):
+    text = HEAD + CHANGED + lines
+    first = text[: text.index("data = Rows()")].count("\n") + 3
+    words = told.replace("line 21", f"line {first}").replace("line 22", f"line {first + 1}")
+    advice = told_of(text)
+    assert (advice.change, advice.commands) == ((), ())
+    assert [note.partition(", after ")[0] for note in advice.notes] == [f"not followed: {words}"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "loader.batch_sampler = None",
+        "other = Rows(2)\nother.scale = 5.0",
+        "a, b = random_split(data, [5, 4])\nb.indices = [1]",
+        "data.total()",
+        "print(data.x)",
+    ],
+)
+def test_what_does_not_change_a_dataset_is_no_reason_against_its_advice(files, lines):
+    assert any("ShardWriter" in line for line in told_of(HEAD + CHANGED + lines).change)
+
+
+def test_a_set_of_torchvision_that_is_changed_is_not_followed(files):
+    text = f"{HEAD}from torchvision import datasets\ndata = datasets.CIFAR10('here')\ndata.targets[3] = 5\n"
+    advice = told_of(f"{text}loader = DataLoader(data)\n")
+    assert advice.change == ()
+    assert advice.notes[0].startswith("not followed: line 11 sets data.targets[3], after datasets.CIFAR10('here')")
+
+
+@pytest.mark.parametrize("line", ["x, y = flip(x, y)", "for x in (x, y): pass", "x, *y = x", "(x := x * 2)"])
+def test_a_name_that_gets_a_part_of_a_value_is_not_what_it_was(files, line):
+    text = f"{HEAD}from torchvision import transforms\n" + ROWS.replace("SET", "pass").replace(
+        "BODY", f"x, y = self.x[i], self.y[i]\n        {line}\n        return x, y"
+    )
+    code = "\n".join(told_of(text).change)
+    assert "as_tuple" not in code or "ShardWriter" in code
+
+
 def test_an_attribute_that_has_several_values_is_not_followed(files):
     text = f"{HEAD}from torchvision import transforms\n" + ROWS.replace(
         "SET", "self.x = self.x[:20] if train else self.x[20:]"
@@ -472,6 +563,7 @@ loader = DataLoader(data, batch_size=4)
     loader = memload.FastLoader(names["data"], batch_size=4)
     assert loader.engine == "native"
     torch.testing.assert_close(batches_of(loader), batches_of(names["loader"]), rtol=0, atol=0)
+    names["loader"].dataset.file.close()
 
 
 # Collate functions

@@ -173,6 +173,57 @@ loader = DataLoader(Rows(), batch_size=4)
     assert [note.endswith("what is stored with them is the same in each epoch") for note in told] == [True] * draws
 
 
+OWN = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+shared = transforms.Compose([transforms.ToTensor(), transforms.RandAugment()])
+plain = transforms.Compose([transforms.ToTensor(), transforms.Normalize(0.5, 0.5)])
+class Rows(Dataset):
+    def __init__(self):
+        self.change = CHANGE
+    def __getitem__(self, i):
+        return self.change(made(i)), torch.tensor(i)
+loader = DataLoader(Rows(), batch_size=4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "draws"),
+    [
+        ("plain", False),
+        ("transforms.Compose([transforms.ToTensor(), transforms.Normalize(0.5, 0.5)])", False),
+        ("transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])", True),
+        ("shared", True),
+    ],
+)
+def test_a_class_that_is_stored_with_its_own_transforms_has_no_cast_that_does_them_again(change, draws):
+    told = advised(OWN.replace("CHANGE", change))
+    (one,) = [one for one in told if one.about == "dataset"]
+    assert any("ShardWriter" in line for line in one.change)
+    assert any("are stored" in note or "stored with them" in note for note in one.notes) is draws
+    line = "self.change = " if "Compose" in change else change
+    assert not [one for one in told if one.about == "transform" and one.code.startswith(line)]
+
+
+def test_a_random_transform_of_several_parts_at_once_is_mapped_to_none_of_them():
+    text = OWN.replace("def __init__(self):", "def __init__(self, change):").replace("CHANGE", "change")
+    text = text.replace("self.change(made(i)), torch.tensor(i)", "self.change(image_of(i), mask_of(i))")
+    (one,) = [one for one in advised(text.replace("Rows()", "Rows(shared)")) if one.about == "dataset"]
+    assert one.change == ()
+    assert one.notes[0].startswith("not followed: transforms.Compose([transforms.RandAugment()]) changes several parts")
+    (one,) = [one for one in advised(text.replace("Rows()", "Rows(plain)")) if one.about == "dataset"]
+    assert any("ShardWriter" in line for line in one.change)
+
+
+def test_a_transform_that_one_dataset_stores_and_another_needs_is_a_cast_of_the_other():
+    text = OWN.replace("CHANGE", "plain").replace("from torchvision import", "from torchvision import datasets,")
+    last = text.count("\n") + 1
+    told = advised(f"{text}other = DataLoader(datasets.ImageFolder('photos', plain))\n")
+    (one,) = [one for one in told if one.about == "transform" and "Normalize" in one.code]
+    assert one.change[0].endswith(f"# in FastLoader of line {last}")
+
+
 def test_placeholders_are_said_to_be_headings_of_columns():
     text = """
 import os
