@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 import torch
 from repository import DOCS
 
@@ -27,6 +28,7 @@ def run(folder, checkpoint, last_step):
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_two_ranks_share_a_cache_and_a_run_that_is_stopped_goes_on(store_server, proxy, tmp_path):
     images = torch.randint(1, 255, (ROWS, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     memload.write(tmp_path / "many", {"image": images, "label": torch.arange(ROWS)}, progress=False)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 from repository import DOCS
 
@@ -43,6 +44,7 @@ def test_the_snippets_and_commands_run_one_after_the_other(tmp_path, monkeypatch
         assert torch.equal(ds.fields["stim"].gather(np.arange(len(ds))), stim), made
 
 
+@pytest.mark.slow
 def test_the_script_writes_the_part_of_its_task(tmp_path):
     """Tasks end in any order, one fails and is submitted again alone."""
     (script,) = code("bash")

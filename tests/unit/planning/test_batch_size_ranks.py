@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from programs import run_all
 from waiting import MOST_SECONDS
 
@@ -32,6 +33,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_with_different_memory_agree_on_what_fits_into_the_least(tmp_path):
     programs = {str(rank): PROGRAM.format(rank=rank, meeting=tmp_path / "meeting") for rank in range(2)}
     ended = run_all(programs, within=MOST_SECONDS)
