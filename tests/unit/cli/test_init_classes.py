@@ -460,7 +460,7 @@ def written_pairs(files):
     for folder in ("photos", "masks"):
         (files / folder).mkdir()
     for k in range(12):
-        mask = rng.integers(0, 4, (8, 8), dtype=np.uint8)
+        mask = np.kron(rng.integers(0, 4, (2, 2), dtype=np.uint8), np.ones((4, 4), np.uint8))  # each value in a block
         Image.fromarray(np.repeat(mask[..., None] * 60, 3, -1)).save(f"photos/{k}.png")
         Image.fromarray(mask).save(f"masks/{k}_mask.png")
 
@@ -486,6 +486,7 @@ def test_images_and_masks_that_a_transform_changes_together_stay_together(files,
     exec(advice.change[0], names := {"memload": memload, "torch": torch})
     (code,) = [line for one in told if one.about == "transform" for line in one.change]
     exec(code, names)
+    torch.manual_seed(0)
     loader = memload.FastLoader(names["data"], 4, shuffle=True, cast=names["cast"])
     assert loader.engine == "native", loader.why
     alike = 0
@@ -493,7 +494,7 @@ def test_images_and_masks_that_a_transform_changes_together_stay_together(files,
         image, mask = (batch[field] for field in fields)
         assert image.shape[-2:] == mask.shape[-2:] == ((6, 6) if "Resized" in step else image.shape[-2:])
         alike += ((image[:, 0] * 255 - mask * 60).abs() < 1).float().mean().item() / 3
-    assert alike == 1 or ("Resized" in step and alike > 0.2)  # pixels of images are mixed there, and those of masks not
+    assert alike == 1 or ("Resized" in step and alike > 0.6)  # pixels at borders of blocks are mixed there
     assert not any('"label"' in line for one in told for line in one.change)
 
 
