@@ -188,8 +188,8 @@ class Cast:
                 )
             if self.augment is not None and self.channels is None and _ends_in_channels(sides):
                 raise ValueError(
-                    f"rows of the shape {tuple(shape)} seem to be images (H, W, C), of which channels=None would crop "
-                    "and flip the last two axes: give channels=-1, or channels=-3 if they are (C, H, W)"
+                    f"rows of the shape {tuple(shape)} seem to be images (H, W, C), of which channels=None takes "
+                    "the last two axes for height and width: give channels=-1, or channels=-3 if they are (C, H, W)"
                 )
             high, wide = self.image_axes
             if self.augment is not None:
@@ -363,7 +363,8 @@ def warn_of_scale(key: Any, cast: Cast, meant: tuple[float, float] | None) -> No
         scale, offset = meant
         warnings.warn(
             f"field {key!r}: its file means {scale:g} times the stored values plus {offset:g}, which a cast to a dtype "
-            f"leaves out; ds.casts has it: Cast({dtype_name(cast.dtype)!r}, scale={scale:g}, offset={offset:g})",
+            f"leaves out; ds.casts has it, as float32. For another dtype give Cast({dtype_name(cast.dtype)!r}, "
+            f"scale={scale!r}, offset={offset!r}), and scale=1 for the values as they are stored",
             RuntimeWarning,
             stacklevel=level_outside(),
         )

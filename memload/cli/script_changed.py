@@ -96,6 +96,7 @@ def _meant(script: Script, node: ast.expr, inside: bool) -> list[ast.expr]:
 def _loops_around(script: Script, node: ast.expr) -> Iterator[ast.For]:
     """Yield the loops around a name that assign to it."""
     for loop in script.nodes:
-        inside = isinstance(loop, ast.For) and any(inner is node for part in loop.body for inner in ast.walk(part))
-        if isinstance(loop, ast.For) and inside and name_of(node) in [*names_in(loop.target)]:
+        if not isinstance(loop, ast.For) or name_of(node) not in [*names_in(loop.target)]:
+            continue
+        if any(inner is node for part in loop.body for inner in ast.walk(part)):
             yield loop

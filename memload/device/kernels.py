@@ -155,13 +155,24 @@ def _constants(means: Sequence[float], deviations: Sequence[float], device: torc
     return _kept_on(every.numpy().tobytes(), device)
 
 
-@functools.lru_cache(maxsize=1024)
 def _kept_on(values: bytes, device: torch.device) -> torch.Tensor:
-    """Return float32 values on a device. Any stream may read them after this call, also when their rule is gone.
+    """Return float32 values on a device. Any stream may read them after this call.
 
-    They belong to the stream that is current now, which would write to their memory once they are dropped, while
-    kernels of other streams may still read it. So they stay.
+    They belong to the stream that is current now, which may write to their memory once they are dropped, while kernels
+    of other streams still read it. So those of a few channels stay when their rule is gone.
     """
+    return _kept_few_on(values, device) if len(values) <= _FEW_BYTES else _on_device(values, device)
+
+
+_FEW_BYTES = 1 << 16
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_few_on(values: bytes, device: torch.device) -> torch.Tensor:
+    return _on_device(values, device)
+
+
+def _on_device(values: bytes, device: torch.device) -> torch.Tensor:
     constants = torch.frombuffer(bytearray(values), dtype=torch.float32).to(device)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

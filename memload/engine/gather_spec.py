@@ -162,8 +162,8 @@ class GatherSpec:
             now = storage.size_now
             if now is not None and now > storage.nbytes:
                 warnings.warn(
-                    f"{storage.name}: had {storage.nbytes:,} bytes when it was opened and has {now:,} now. Unless "
-                    "bytes were only added at its end, rows are read where they no longer are: open the data set again",
+                    f"{storage.name}: had {storage.nbytes:,} bytes when it was opened and has more now. Unless bytes "
+                    "were only added at its end, rows are read where they no longer are: open the data set again",
                     RuntimeWarning,
                     stacklevel=level_outside(),
                 )

@@ -13,7 +13,7 @@ operations of torch, whose tensors tell all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,10 @@ RECURRENT = "aten.mkldnn_rnn_layer"
 """The beginning of the names of both operations."""
 _CONVOLUTION, _CONVOLUTION_BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 _BLOCK = 8 if torch.backends.cpu.get_cpu_capability() == "AVX2" else 16  # channels that oneDNN lays side by side
-_IN_HALF = {
-    torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
-    torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+_HAS_ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+_IN_HALF: dict[torch.dtype, Callable[[], bool]] = {
+    torch.bfloat16: lambda: _HAS_ONEDNN and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    torch.float16: lambda: _HAS_ONEDNN and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported()),
 }  # whether oneDNN computes in it on this CPU
 _LSTM = 2  # the mode of both operations
 _FLOAT = 4  # bytes of float32, in which gradients are summed up
@@ -126,9 +127,8 @@ def _convolution(x: torch.Tensor, y: torch.Tensor) -> LibraryBytes:
 
 def _is_copied(x: torch.Tensor) -> bool:
     """Return whether oneDNN computes with a copy: channels that lie side by side already are used as they are."""
-    has_library = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     side_by_side = x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1
-    return has_library and x.ndim > 2 and x.dtype in (torch.float32, torch.bfloat16) and not side_by_side
+    return _HAS_ONEDNN and x.ndim > 2 and x.dtype in (torch.float32, torch.bfloat16) and not side_by_side
 
 
 def _blocked(x: torch.Tensor) -> int:

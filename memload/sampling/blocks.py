@@ -103,11 +103,12 @@ def decoded_bytes_of_groups(columns: Sequence[Sequence[Any]], locate: Locate, bl
     """
     rows = np.arange(blocks.rows, dtype=np.int64) if blocks.order is None else blocks.order
     tags, inner = locate(rows)
-    total = np.zeros(len(blocks), dtype=np.int64)
+    total, places = np.zeros(len(blocks), dtype=np.int64), blocks.places
     for number, own in enumerate(columns):
-        here = tags == number
-        for column in own if here.any() else ():
-            total += _decoded_by_block(column, blocks.places[here], inner[here], len(blocks))
+        encoded = [column for column in own if _is_encoded(column)]
+        if encoded and len(here := np.flatnonzero(tags == number)):
+            for column in encoded:
+                total += _decoded_by_block(column, places[here], inner[here], len(blocks))
     return int(total.max(initial=0))
 
 

@@ -127,8 +127,8 @@ def warn_of_seeding(fn: Any, who: str) -> None:
             "parameter named rng, or make one in it for each cut, random.Random(seed) or numpy.random.default_rng(seed)"
         )
     called = getattr(fn, "__qualname__", type(fn).__name__)
-    text = f"{who} {called} {f'; {called} '.join(found)}; ds.map(fn, in_processes=True) has generators of its own"
-    warnings.warn(text, stacklevel=4)
+    instead = "; ds.map(fn, in_processes=True) has generators of its own" if who == "map:" else ""
+    warnings.warn(f"{who} {called} {f'; {called} '.join(found)}{instead}", stacklevel=4)
 
 
 def _acts(calls: list[str]) -> str:
