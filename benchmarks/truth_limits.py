@@ -20,7 +20,8 @@ from truth_graphs import Stack, make_graphs
 from truth_training import BLOCKS
 
 import memload
-from memload.memory.budget import process_bytes, trim_heap
+from memload.memory.budget import process_bytes
+from memload.memory.c_heap import trim_heap
 
 STEPS, MORE_STEPS, MOST_STEPS, ROWS, LENGTH, FEATURES = 20, 200, 400, 8192, 64, 64
 GRAPHS = 6000  # more than a batch has

@@ -27,6 +27,7 @@ import torch
 
 from memload import _core
 from memload.memory import budget
+from memload.memory.c_heap import trim_heap
 from memload.monitoring.processes import family
 from memload.nested import leaves
 from memload.progress import Bar
@@ -155,7 +156,7 @@ def private_bytes() -> int:
 def peak_memory() -> Iterator[Callable[[], int]]:
     """Sample the memory of this process and its children; yields a function that returns the peak above the start."""
     gc.collect()
-    budget.trim_heap()
+    trim_heap()
     start = peak = private_bytes()
     stop = threading.Event()
 

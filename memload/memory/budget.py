@@ -8,7 +8,6 @@ can pass a tree of its own.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 import os
@@ -238,13 +237,6 @@ def memory_to_take(need: float | None = None) -> Memory:
         return found
     free_spares()
     return memory()
-
-
-def trim_heap() -> None:
-    """Return free memory that the C library keeps to the system."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)
 
 
 def process_bytes(root: Path = _ROOT) -> int:

@@ -13,7 +13,8 @@ All functions here are pure: they read samples and measure nothing. Growth is ju
 steps, at the beginning of an epoch or between two batches, since a step needs memory temporarily. The series is cut
 into parts, and the least value of each part must be above that of the part before. On the host growth is judged only
 after the C library's heap has found its size: a loop that allocates and frees the same large blocks in each step may
-let the heap grow for some twenty steps.
+let the heap grow for some twenty steps. In a loop of few steps an epoch it may do so for longer, by a block an epoch,
+so what the heap has free is left out at the beginnings of epochs.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from memload._core import RowCache, free_spares
 from memload.engine.tiers.pressure import caches_of
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES
 from memload.memory.arenas import private_bytes
-from memload.memory.budget import trim_heap
+from memload.memory.c_heap import trim_heap
 
 
 class OwnMemory:

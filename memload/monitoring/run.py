@@ -152,7 +152,7 @@ class MonitorRun:
             self._loaders[id(loader.dataset)] += 1
             number = self._loaders[id(loader.dataset)]
         if not self._reports_position and number > self._position.epoch:
-            self._position = replace(self._position, epoch=number, at_epoch=self._sampler.private())
+            self._position = replace(self._position, epoch=number, at_epoch=self._sampler.in_use())
 
     def between_batches(self) -> None:
         """Do the work that needs the loop's thread, between two batches; raise the pending error, if any."""
@@ -170,7 +170,7 @@ class MonitorRun:
     def mark(self, step: int | None, epoch: int) -> None:
         """Record the position that a loop reports; raise the pending error, if any."""
         if not self._reports_position or epoch != self._position.epoch:
-            self._position = replace(self._position, epoch=epoch, at_epoch=self._sampler.private())
+            self._position = replace(self._position, epoch=epoch, at_epoch=self._sampler.in_use())
         last = self._step if self._reports_position else 0
         self._reports_position, self._step = True, last + 1 if step is None else step
         self._tick()

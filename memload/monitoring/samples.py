@@ -13,6 +13,7 @@ from typing import Any
 
 from memload.engine.observers import known_passes
 from memload.memory.budget import MemoryGroup, disk_free, memory_groups, parse_meminfo
+from memload.memory.c_heap import heap_free_bytes
 from memload.monitoring.gpu_samples import GpuSample, GpuTick, Nvml, Split, counted_by_driver, own_samples
 from memload.monitoring.own_memory import OwnMemory
 from memload.monitoring.pacing import Credit, Paced
@@ -51,7 +52,7 @@ class Sample:
         cached: the part of `own` that is rows in the caches of the hybrid tier.
         at_batch: memory that the process itself held, without `own`, when a loop last asked for a batch: always at the
             same point of a step. It includes mapped shared memory, as of the previous sample.
-        at_epoch: the same figure at the beginning of the epoch.
+        at_epoch: the same figure at the beginning of the epoch, without what the C library's heap has free.
         fresh_at_batch: `fresh_batches` at the time of `at_batch`.
         total: memory of the machine.
         available: memory that the machine could allocate without swapping.
@@ -234,6 +235,10 @@ class Sampler:
         Shared memory counts as it was mapped at the last sample.
         """
         return max(0, resident([self.pid], self._proc)[self.pid].private - self._own.nbytes) + self._received
+
+    def in_use(self) -> int:
+        """Return `private()` without the free blocks of the C library's heap; for this process."""
+        return max(0, self.private() - heap_free_bytes())
 
     def fresh(self) -> int:
         """Return how many batches found no free slot since the sampler was made."""

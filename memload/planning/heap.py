@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memload.memory.budget import local_processes, memory_to_take, trim_heap
+from memload.memory.budget import local_processes, memory_to_take
+from memload.memory.c_heap import trim_heap
 from memload.planning.allocations import HEAP, Timeline
 from memload.planning.curves import MAPPED, Curve, Each
 

@@ -33,7 +33,8 @@ from typing import Any, TypeVar
 import torch
 
 from memload.errors import ThreadLimitError
-from memload.memory.budget import process_bytes, trim_heap
+from memload.memory.budget import process_bytes
+from memload.memory.c_heap import trim_heap
 from memload.memory.threads import started
 from memload.planning.allocations import HEAP, Told, is_out_of_memory
 from memload.planning.batch_parts import parts_of_kind

@@ -572,6 +572,20 @@ with memload.Monitor(interval=0.02, warn_at=None, show=False) as monitor:
         del work
 print([(one.cause, one.place) for one in monitor.findings])
 """,
+    "holes": """
+import ctypes
+import numpy, torch, memload
+ctypes.CDLL(None).mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: all of them lie in the heap
+blocks = [(numpy.empty(20_000_000, numpy.uint8), bytearray(5000)) for _ in range(8)]  # what is kept parts the holes
+loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(64, 1000)), batch_size=8)
+with memload.Monitor(interval=0.02, warn_at=None, show=False) as monitor:
+    for epoch in range(8):
+        for number, batch in enumerate(loader):
+            if number % 2 == 0: one_more_look(monitor)
+        blocks[epoch][0].fill(1)
+        blocks[epoch] = blocks[epoch][1]
+print(monitor.samples[-1].held - monitor.samples[0].held > 100_000_000, [one.cause for one in monitor.findings])
+""",
     "fork": """
 import os, threading, time
 import torch, memload
@@ -658,6 +672,10 @@ def test_a_real_leak_from_epoch_to_epoch_is_found_in_a_fresh_process(ended):
 
 def test_a_loop_that_takes_and_gives_back_the_same_each_step_is_left_in_peace(ended):
     assert (ended["no leak"].status, ended["no leak"].out) == (0, ["[]"]), ended["no leak"].err
+
+
+def test_what_the_heap_has_free_between_kept_blocks_is_not_taken_for_a_leak(ended):
+    assert (ended["holes"].status, ended["holes"].out) == (0, ["True []"]), ended["holes"].err
 
 
 def test_a_forked_child_has_no_monitor_and_the_parent_keeps_its_own(ended):
