@@ -43,7 +43,7 @@ def test_the_programs_of_nwb_run(tmp_path, monkeypatch):
         "interval": (),
         "orientation": (),
     }
-    assert abs(float(batch["wheel"].mean())) < 0.3  # 800 values of a normal distribution
+    assert abs(float(batch["wheel"].mean())) < 0.3  # 800 values whose standard deviation is 1
 
 
 def test_the_programs_of_experanto_run(tmp_path, monkeypatch):
