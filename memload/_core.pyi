@@ -242,9 +242,9 @@ class Storage:
         View memory that `owner` keeps alive; errors call it `name`.
         """
     @staticmethod
-    def image(owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, name: str, tier: str, reason: str = '', locator: str = '') -> Storage:
+    def image(owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, name: str, tier: str, reason: str = '', locator: str = '', stamp: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None) -> Storage:
         """
-        Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte where columns read it, or no path; `locator` is what another process finds it by.
+        Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte where columns read it, or no path, and `stamp` that of the file; `locator` is what another process finds it by.
         """
     @staticmethod
     def map_file(path: str, past_cache: bool = False, cache: RowCache | None = None, tier: str = 'mmap', reason: str = '', files: OpenFiles | None = None) -> Storage:
@@ -331,6 +331,11 @@ class Storage:
     def size_now(self) -> int | None:
         """
         The bytes of the file that was opened, as they are now; None if that cannot be asked.
+        """
+    @property
+    def stamp(self) -> tuple[int, int, int, int] | None:
+        """
+        (device, inode, time of the last change, time of birth) of the file as it was opened, times in ns since 1970, 0 where the file system does not tell; None: not a file.
         """
     @property
     def tier(self) -> str:

@@ -77,10 +77,22 @@ std::shared_ptr<Storage> borrow(const py::object& owner, std::uintptr_t address,
       Storage::borrow(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner)));
 }
 
+using PyStamp = std::tuple<std::uint64_t, std::uint64_t, std::int64_t, std::int64_t>;
+
+std::optional<PyStamp> stamp(const Storage& storage) {
+  const std::optional<FileStamp>& found = storage.keeping().stamp;
+  if (!found) return std::nullopt;
+  return PyStamp(found->device, found->inode, found->modified, found->born);
+}
+
 std::shared_ptr<Storage> image(const py::object& owner, std::uintptr_t address, std::size_t nbytes, std::string name,
-                               std::string tier, std::string reason, std::string locator) {
+                               std::string tier, std::string reason, std::string locator,
+                               const std::optional<PyStamp>& stamp) {
+  Keeping keeping{
+      .tier = std::move(tier), .reason = std::move(reason), .locator = std::move(locator), .stamp = std::nullopt};
+  if (stamp) keeping.stamp = std::make_from_tuple<FileStamp>(*stamp);
   return shown(Storage::image(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner),
-                              {false, nullptr, std::move(tier), std::move(reason), std::move(locator), nullptr}));
+                              std::move(keeping)));
 }
 
 void load(const Storage& storage, std::size_t offset, std::uintptr_t address, std::size_t nbytes) {
@@ -149,9 +161,10 @@ void register_data(py::module_& m) {
           "some of them; `tier` names that, and `reason` says why. `files` keeps its descriptor while it is read past "
           "the page cache; None: one for all such files. Raises OSError.")
       .def_static("image", &image, py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
-                  py::arg("tier"), py::arg("reason") = "", py::arg("locator") = "",
+                  py::arg("tier"), py::arg("reason") = "", py::arg("locator") = "", py::arg("stamp") = py::none(),
                   "Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte "
-                  "where columns read it, or no path; `locator` is what another process finds it by.")
+                  "where columns read it, or no path, and `stamp` that of the file; `locator` is what another process "
+                  "finds it by.")
       .def_static(
           "mirror", &mirror, py::arg("path"), py::arg("name"), py::arg("table"), py::arg("file"), py::arg("origin"),
           py::arg("offset") = py::none(), py::arg("nbytes") = 0,
@@ -188,7 +201,10 @@ void register_data(py::module_& m) {
       .def_property_readonly("closed", &Storage::closed, "Whether it is a file that is opened for each read.")
       .def_property_readonly("knows_residency", &Storage::knows_residency,
                              "Whether the kernel tells what of it is in the page cache.")
-      .def_property_readonly("size_now", &Storage::size_now,
+      .def_property_readonly("stamp", &stamp,
+                             "(device, inode, time of the last change, time of birth) of the file as it was opened, "
+                             "times in ns since 1970, 0 where the file system does not tell; None: not a file.")
+      .def_property_readonly("size_now", py::cpp_function(&Storage::size_now, py::call_guard<py::gil_scoped_release>()),
                              "The bytes of the file that was opened, as they are now; None if that cannot be asked.")
       .def_property_readonly("direct_bytes", &Storage::direct_bytes, "Bytes read past the page cache so far.");
 

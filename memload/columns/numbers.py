@@ -107,53 +107,69 @@ def from_end(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
 
 
-def two_parts(
-    length: int, fraction: float, seed: int | None, keys: Any = None, what: str = "row"
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return two shuffled parts of range(length), the first with round(fraction * length) of the rows.
+def random_parts(
+    length: int, fraction: float | Sequence[float], seed: int | None, keys: Any = None, what: str = "row"
+) -> list[NDArray[np.int64]]:
+    """Return shuffled parts of range(length) without a common row.
 
     Args:
         length: the rows.
-        fraction: the share of the first part.
+        fraction: the share of the first of two parts, which gets round(fraction * length) rows, or the shares of all.
         seed: of the permutation.
-        keys: one for each row, or None; rows with equal keys stay together, so the fraction is one of the different
+        keys: one for each row, or None; rows with equal keys stay together, so the shares are those of the different
             keys, and the rows of each part rise.
         what: what is split, for messages.
 
     Raises:
-        ValueError: a part would be empty, or keys are not one for each row.
-        TypeError: `fraction` is no number, `seed` no integer, or keys cannot be compared.
+        ValueError: a part would be empty, shares do not sum to 1, or keys are not one for each row.
+        TypeError: `fraction` has no numbers, `seed` is no integer, or keys cannot be compared.
     """
     if keys is not None:
         different, key_of_row = _different(keys, length)
-        chosen = np.zeros(different, bool)
-        chosen[two_parts(different, fraction, seed, what="key")[0]] = True
-        return np.flatnonzero(chosen[key_of_row]), np.flatnonzero(~chosen[key_of_row])
-    if not isinstance(fraction, numbers.Real):
-        several = isinstance(fraction, list | tuple | np.ndarray | torch.Tensor)
-        remedy = "; for three parts split twice: train, rest = ds.split(0.7, seed=0), and rest.split(2 / 3, seed=0)"
-        raise TypeError(
-            f"fraction must be one number, such as 0.8 for the first part, got {kind(fraction)}"
-            + (remedy if several else "")
-        )
+        part_of_key = np.empty(different, np.int64)
+        parts = random_parts(different, fraction, seed, what="key")
+        for number, part in enumerate(parts):
+            part_of_key[part] = number
+        return [np.flatnonzero(part_of_key[key_of_row] == number) for number in range(len(parts))]
+    shares = _shares(fraction, length, what)
     if seed is None:
         raise TypeError(
             f"seed must be an integer, as in ds.split({fraction}, seed=0), and none was given: the same seed gives the "
             "same parts in every run"
         )
-    if not 0 < fraction < 1:
-        share = f"; {fraction:,} of {length:,} {what}s are {fraction} / {length}" if 1 < fraction < length else ""
-        raise ValueError(f"fraction must lie between 0 and 1, got {fraction}{share}")
     if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
         raise TypeError(f"seed must be an integer of 64 bits, such as 0, got {seed!r:.80}")
-    first = round(fraction * length)
-    if not 0 < first < length:
-        raise ValueError(
-            f"a fraction of {fraction} cuts {counted(length, what)} into {first} and {length - first}: a part is empty"
-        )
+    borders = [round(share * length) for share in itertools.accumulate(shares[:-1])]
+    sizes = np.diff([0, *borders, length])
+    if sizes.min() <= 0:
+        cut = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+        raise ValueError(f"split({fraction}) cuts {counted(length, what)} into {cut}: a part is empty")
     generator = torch.Generator().manual_seed(int(seed))
     order: NDArray[np.int64] = torch.randperm(length, generator=generator, device="cpu").numpy()
-    return order[:first], order[first:]
+    return np.split(order, borders)
+
+
+def _shares(fraction: Any, length: int, what: str) -> list[float]:
+    """Return the shares of all parts, the last one as what the others leave."""
+    if isinstance(fraction, numbers.Real):
+        first = float(fraction)
+        if not 0 < first < 1:
+            share = f"; {fraction:,} of {length:,} {what}s are {fraction} / {length}" if 1 < first < length else ""
+            raise ValueError(f"fraction must lie between 0 and 1, got {fraction}{share}")
+        return [first, 1 - first]
+    try:
+        shares = [float(share) for share in fraction]
+    except (TypeError, ValueError):
+        raise TypeError(
+            "fraction must be one number, such as 0.8 for the first part, or several, such as [0.8, 0.1, 0.1], got "
+            f"{kind(fraction)}"
+        ) from None
+    if len(shares) < 2 or not all(share > 0 for share in shares) or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+        counts = f"; counts are fractions as in [{shares[0]:g} / {length}, ...]" if sum(shares) == length else ""
+        raise ValueError(
+            f"fractions must be two or more that sum to 1, such as [0.8, 0.1, 0.1], got {fraction}{counts}"
+        )
+    return shares
 
 
 def _different(keys: Any, length: int) -> tuple[int, NDArray[np.int64]]:

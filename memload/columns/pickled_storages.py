@@ -6,8 +6,11 @@ process has a copy. The receiver attaches to shared memory. A cache is sent as i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 from memload._core import OpenFiles, RowCache, Storage
 from memload.errors import FormatError
 from memload.memory.arenas import attach
+from memload.memory.budget import read_text
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,13 @@ class PackedTable:
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A file: its path, its length when pickled, and whether it is opened for each read rather than mapped."""
+    """A file: its path, its length when pickled, and whether it is opened for each read rather than mapped.
+
+    Attributes:
+        stamp: that of the storage; None: not known.
+        boot: the start of the machine on which it was pickled, since stamps of two machines say nothing.
+        loaded: whether its rows were in RAM, where they stay as they are when the file is written to.
+    """
 
     path: str
     nbytes: int
@@ -47,6 +57,9 @@ class PackedFile:
     reason: str = ""
     cache: PackedCache | None = None
     files: PackedTable | None = None
+    stamp: tuple[int, int, int, int] | None = None
+    boot: str = ""
+    loaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,7 +129,7 @@ def place_of(
         *locator, arena_nbytes, at = storage.locator.split()
         return PackedShared(" ".join(locator), int(arena_nbytes), int(at), storage.nbytes, storage.name, storage.reason)
     if storage.is_image:
-        return PackedFile(storage.name, storage.nbytes)
+        return PackedFile(storage.name, storage.nbytes, stamp=storage.stamp, boot=_boot(), loaded=True)
     cache, files = storage.cache, storage.files
     return PackedFile(
         storage.name,
@@ -127,6 +140,8 @@ def place_of(
         storage.reason,
         None if cache is None else PackedCache(number(cache), cache.budget, cache.shrinks),
         None if files is None else PackedTable(number(files), files.limit),
+        storage.stamp,
+        _boot(),
     )
 
 
@@ -138,7 +153,7 @@ def unpack_storage(packed: PackedStorage, shared: Unpacked) -> Storage:
         shared: the objects that storages of the dataset share; new ones are added.
 
     Raises:
-        FormatError: the length of a file has changed.
+        FormatError: the length of a file has changed, or another file has taken its place.
         OSError: a file cannot be mapped.
         MemloadError: the process that shared its memory has ended.
     """
@@ -156,7 +171,34 @@ def unpack_storage(packed: PackedStorage, shared: Unpacked) -> Storage:
         raise FormatError(
             f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"
         )
+    _check_same(packed, storage)
     return storage
+
+
+def _check_same(packed: PackedFile, storage: Storage) -> None:
+    """Raise FormatError if the file is another one, not the same one written to, nor a copy that kept its time."""
+    if packed.stamp is None or storage.stamp is None or packed.boot != _boot():
+        return
+    (device, inode, changed, born), (device_now, inode_now, changed_now, born_now) = packed.stamp, storage.stamp
+    if device != device_now or changed == changed_now:
+        return
+    replaced = (inode, born) != (inode_now, born_now)
+    if replaced or packed.loaded:
+        what = "was replaced by another file of its length" if replaced else "was written to"
+        raise FormatError(
+            f"{packed.path}: {what} since the dataset was made: it was last changed {_at(changed)}, now "
+            f"{_at(changed_now)}; open the data set again, and send or save that"
+        )
+
+
+def _at(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds / 1e9).isoformat(" ")
+
+
+@functools.cache
+def _boot() -> str:
+    """Return what identifies this start of this machine."""
+    return (read_text(Path("/proc/sys/kernel/random/boot_id")) or "").strip()
 
 
 def _attached(packed: PackedShared) -> Storage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex
@@ -27,7 +27,7 @@ from memload.columns.fields import (
 )
 from memload.columns.foreign_names import SaysInstead, instead_of, says_immutable
 from memload.columns.html_tables import fields_table
-from memload.columns.numbers import as_indices, from_end, kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.columns.numbers import as_indices, from_end, kind, random_parts, row_number, row_numbers, rows_of_each
 from memload.columns.ragged_fields import HasRaggedFields, forms_of_fields
 from memload.columns.ragged_samples import Forms, sample_of
 from memload.columns.windows import Windowed
@@ -190,20 +190,22 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
         fields = {name: field.select(numbers) for name, field in self.fields.items()}
         return replace(self, fields=fields, borders=of_selected(self.borders, numbers))
 
-    def split(self, fraction: float, seed: int | None = None, *, by: Any = None) -> tuple[Dataset, Dataset]:
-        """Split the rows at random into two datasets, the first with round(fraction * len) of them.
+    def split(
+        self, fraction: float | Sequence[float], seed: int | None = None, *, by: Any = None
+    ) -> tuple[Dataset, ...]:
+        """Split the rows at random into datasets without a common row.
 
         Args:
-            fraction: the share of the rows, between 0 and 1, that goes into the first part; with `by`, the share of the
-                different keys.
+            fraction: the share of the rows, between 0 and 1, that goes into the first of two parts, or the shares of
+                all parts, which sum to 1; with `by`, shares of the different keys. Shares are rounded to whole rows.
             seed: must be given; the same seed gives the same parts, which are slices of torch.randperm.
             by: the name of a field of one number or text a row, which is read as a whole, or one key for each row, such
                 as the patient or session. Rows with equal keys go into the same part, in rising order.
 
         Raises:
             KeyError: there is no field of this name.
-            ValueError: a part would be empty, or `by` gives no key for each row.
-            TypeError: `fraction` is not a number, `seed` is not an integer of 64 bits, or keys cannot be compared.
+            ValueError: a part would be empty, shares do not sum to 1, or `by` gives no key for each row.
+            TypeError: `fraction` has no numbers, `seed` is not an integer of 64 bits, or keys cannot be compared.
 
         Example:
             >>> import memload, torch
@@ -211,12 +213,13 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
             >>> train, valid = ds.split(0.8, seed=1)
             >>> len(train), len(valid)
             (8, 2)
+            >>> [len(part) for part in ds.split([0.6, 0.2, 0.2], seed=1)]
+            [6, 2, 2]
             >>> train, valid = ds.split(0.8, seed=1, by="patient")
             >>> {row["patient"] for row in train} & {row["patient"] for row in valid}
             set()
         """
-        first, second = two_parts(len(self), fraction, seed, self._labels("by", by))
-        return self.select(first), self.select(second)
+        return tuple(map(self.select, random_parts(len(self), fraction, seed, self._labels("by", by))))
 
     def concat(self, *others: Dataset) -> Dataset:
         """Return the rows of this dataset and then those of the others; nothing is copied.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -92,10 +92,11 @@ class Float32View(Dataset[dict[str, Any]]):
         """Return the view of these rows of a memload dataset; see `memload.Dataset.select`."""
         return self._of(self.base.select(rows))
 
-    def split(self, fraction: float, seed: int | None = None, *, by: Any = None) -> tuple[Float32View, Float32View]:
-        """Return views of two parts of a memload dataset without a common row; see `memload.Dataset.split`."""
-        first, second = self.base.split(fraction, seed, by=by)
-        return self._of(first), self._of(second)
+    def split(
+        self, fraction: float | Sequence[float], seed: int | None = None, *, by: Any = None
+    ) -> tuple[Float32View, ...]:
+        """Return views of parts of a memload dataset without a common row; see `memload.Dataset.split`."""
+        return tuple(map(self._of, self.base.split(fraction, seed, by=by)))
 
     def with_tier(self, tier: Any, **options: Any) -> Float32View:
         """Return the view of the same rows on another tier; see `memload.Dataset.with_tier`.

@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 from memload.columns.fields import TAG, check_name, not_a_dataset
 from memload.columns.foreign_names import SaysInstead, instead_of_grouped, says_immutable
 from memload.columns.html_tables import members_table
-from memload.columns.numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.columns.numbers import by_first_appearance, kind, random_parts, row_number, row_numbers, rows_of_each
 from memload.columns.ragged_forms import taken
 from memload.columns.ragged_samples import forms_of, tagged
 from memload.dataset.dataset import Dataset
@@ -127,15 +127,14 @@ class GroupedDataset(SaysInstead, torch.utils.data.Dataset[dict[str, Any]]):
         return replace(self, rows=chosen.copy() if self.rows is None else self.rows[chosen])
 
     def split(
-        self, fraction: float, seed: int | None = None, *, by: Any = None
-    ) -> tuple[GroupedDataset, GroupedDataset]:
-        """Return two parts without a common row, as `Dataset.split` does, by one key for each row or none.
+        self, fraction: float | Sequence[float], seed: int | None = None, *, by: Any = None
+    ) -> tuple[GroupedDataset, ...]:
+        """Return parts without a common row, as `Dataset.split` does, by one key for each row or none.
 
         Raises:
             ValueError, TypeError: as `Dataset.split`.
         """
-        first, second = two_parts(len(self), fraction, seed, by)
-        return self.select(first), self.select(second)
+        return tuple(map(self.select, random_parts(len(self), fraction, seed, by)))
 
     def with_tier(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -96,16 +96,17 @@ class MappedDataset(SaysInstead, Dataset[Any]):
         """Return the mapped dataset of these rows of the base, in this order; see ``Dataset.select``."""
         return self._over(self.base.select(rows) if hasattr(self.base, "select") else Subset(self.base, list(rows)))
 
-    def split(self, fraction: float, seed: int | None = None, *, by: Any = None) -> tuple[MappedDataset, MappedDataset]:
-        """Return two shuffled parts of the base without a common row, both mapped; see ``Dataset.split``.
+    def split(
+        self, fraction: float | Sequence[float], seed: int | None = None, *, by: Any = None
+    ) -> tuple[MappedDataset, ...]:
+        """Return shuffled parts of the base without a common row, both mapped; see ``Dataset.split``.
 
         Raises:
             TypeError: the base has no ``split`` of its own; use torch.utils.data.random_split.
         """
         if not hasattr(self.base, "split"):
             raise TypeError(f"{type(self.base).__name__} has no split: use torch.utils.data.random_split")
-        first, second = self.base.split(fraction, seed, by=by)
-        return self._over(first), self._over(second)
+        return tuple(map(self._over, self.base.split(fraction, seed, by=by)))
 
     def rename(self, names: Any) -> NoReturn:  # noqa: ARG002 - as of every dataset
         """Raise TypeError: the function names the fields of its results.

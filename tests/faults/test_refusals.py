@@ -164,11 +164,6 @@ def test_other_names_are_missing_as_ever(ds):
             '"robs": y} for x, y in data',
         ),
         (lambda ds: ds.split(8, seed=0), ValueError, "8 of 20 rows are 8 / 20"),
-        (
-            lambda ds: ds.split([0.7, 0.2, 0.1], seed=1),
-            TypeError,
-            r"got a list; for three parts split twice: train, rest = ds\.split\(0\.7, seed=0\), and rest\.split",
-        ),
         (lambda ds: ds.split(0.9), TypeError, r"seed must be .* ds\.split\(0\.9, seed=0\), and none was given"),
         (lambda ds: ds.map(dict).split(0.9), TypeError, "and none was given"),
         (lambda ds: ds.select(ds.fields["stim"] == 2), TypeError, r"got a bool; .*\.gather\(range\(len\(ds\)\)\) == 2"),

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,15 @@ class Descriptor {
 std::uint64_t next_number() {
   static std::atomic<std::uint64_t> last{0};  // relaxed: only that they differ counts
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+std::optional<FileStamp> stamp_of(int file) noexcept {
+  struct statx info{};
+  if (::statx(file, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &info) != 0) return std::nullopt;
+  const auto nanoseconds = [](const statx_timestamp& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
+  const bool knows_birth = (info.stx_mask & STATX_BTIME) != 0;
+  return FileStamp{makedev(info.stx_dev_major, info.stx_dev_minor), info.stx_ino, nanoseconds(info.stx_mtime),
+                   knows_birth ? nanoseconds(info.stx_btime) : 0};
 }
 
 // What is known of a block: nothing, that its pages were entered, that it was not wholly in the page cache.
@@ -101,6 +111,7 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path, Keepin
   struct stat info{};
   if (::fstat(file.get(), &info) != 0) throw_errno(path + ": cannot stat");
   const auto size = static_cast<std::size_t>(info.st_size);
+  keeping.stamp = stamp_of(file.get());
   if (size == 0) return borrow(nullptr, 0, path, nullptr);
   const bool knows =
       info.st_uid == ::geteuid() || ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;  // as mincore() asks

@@ -21,6 +21,12 @@ namespace memload {
 
 class RowCache;
 
+// What tells a file from another one that takes its path. Times are nanoseconds since 1970; 0: not known.
+struct FileStamp {
+  std::uint64_t device, inode;
+  std::int64_t modified, born;
+};
+
 // How the bytes of a file are kept while they are read.
 struct Keeping {
   bool past_cache = false;                 // rows are read past the page cache, always
@@ -31,6 +37,7 @@ struct Keeping {
   std::shared_ptr<OpenFiles> files{};      // where its descriptor is kept; null: with those of all others
   std::shared_ptr<const Mirror> mirror{};  // of a file whose bytes come from elsewhere, block by block; or null
   std::string name{};                      // what errors call it; empty: its path
+  std::optional<FileStamp> stamp{};        // of the file, or of the one that memory was loaded from, as it was opened
 };
 
 // It is immutable but for notes on its reads, which any thread may update. Columns share it.

@@ -330,14 +330,14 @@ def _on(fields: Mapping[str, Field], plan: LoadPlan, arena: Arena, reason: str) 
     """The fields on what was loaded."""
     at = 0
 
-    def storage(name: str, nbytes: int, span: int) -> Storage:
+    def storage(name: str, nbytes: int, span: int, stamp: tuple[int, int, int, int] | None = None) -> Storage:
         nonlocal at
         locator = f"{arena.locator} {arena.nbytes} {at}" if arena.locator else ""
-        made = Storage.image(arena.owner, arena.address + at, nbytes, name, "ram", reason, locator)
+        made = Storage.image(arena.owner, arena.address + at, nbytes, name, "ram", reason, locator, stamp)
         at += span
         return made
 
-    images = {image.storage: storage(image.storage.name, image.storage.nbytes, image.span) for image in plan.files}
+    images = {i.storage: storage(i.storage.name, i.storage.nbytes, i.span, i.storage.stamp) for i in plan.files}
     rows = {name: storage("", i.column.rows * i.row_bytes, i.span) for name, i in plan.rows.items()}
     found = {}
     for name, field in fields.items():

@@ -2,8 +2,11 @@
 
 import copy
 import gc
+import itertools
+import os
 import pickle
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -222,9 +225,51 @@ def test_split_refuses_a_seed_that_is_no_integer(ds, seed):
         ds.split(0.5, seed)
 
 
-def test_split_into_counts_is_told_that_it_takes_one_fraction(ds):
-    with pytest.raises(TypeError, match=r"one number, such as 0\.8 .*, got a list"):
-        ds.split([80, 20], 1)
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=6), st.integers(0, 200), st.integers(0, 99), st.booleans())
+def test_split_into_several_parts_takes_each_row_once_in_the_order_of_one_permutation(counts, rows, seed, keyed):
+    shares = [count / sum(counts) for count in counts]
+    ds = memload.from_arrays(x=torch.arange(3 * rows)) if rows else memload.from_arrays(x=torch.arange(1))
+    by = [row // 3 for row in range(3 * rows)] if keyed and rows else None
+    units = len(ds) if by is None else rows
+    borders = [0, *(round(sum(shares[: place + 1]) * units) for place in range(len(shares) - 1)), units]
+    sizes = [end - begin for begin, end in itertools.pairwise(borders)]
+    if min(sizes) <= 0:
+        with pytest.raises(ValueError, match=r"cuts .* into .*: a part is empty"):
+            ds.split(shares, seed, by=by)
+        return
+    parts = [[int(row["x"]) for row in part] for part in ds.split(shares, seed, by=by)]
+    order = torch.randperm(units, generator=torch.Generator().manual_seed(seed)).tolist()
+    for part, begin, end in zip(parts, borders[:-1], borders[1:], strict=True):
+        if by is None:
+            assert part == order[begin:end]
+        else:
+            assert part == sorted(3 * key + place for key in order[begin:end] for place in range(3))
+
+
+def test_two_shares_are_one_fraction(ds):
+    for one, other in zip(ds.split([0.7, 0.3], seed=3), ds.split(0.7, seed=3), strict=True):
+        assert column(one, "robs") == column(other, "robs")
+    for view in (ds.map(dict), memload.concat({"a": ds})):
+        assert [len(part) for part in view.split(np.array([0.5, 0.2, 0.3]), seed=3)] == [5, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("shares", "error", "said"),
+    [
+        ([80, 20], ValueError, r"sum to 1, such as \[0\.8, 0\.1, 0\.1\], got \[80, 20\]$"),
+        ([8, 2], ValueError, r"got \[8, 2\]; counts are fractions as in \[8 / 10, \.\.\.\]"),
+        ([0.5, 0.6], ValueError, "sum to 1"),
+        ([1.0], ValueError, "two or more that sum"),
+        ([1.5, -0.5], ValueError, "sum to 1"),
+        ([0.5, float("nan")], ValueError, "sum to 1"),
+        ("half", TypeError, "got a str"),
+        ({"train": 0.8}, TypeError, "got a dict"),
+        (None, TypeError, "got a NoneType"),
+    ],
+)
+def test_split_refuses_shares_that_are_none(ds, shares, error, said):
+    with pytest.raises(error, match=said):
+        ds.split(shares, 1)
 
 
 def test_concat_puts_rows_one_after_the_other(ds):
@@ -405,6 +450,43 @@ def test_a_file_that_changed_its_length_is_noticed_when_unpickled(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(2000))
     with pytest.raises(memload.FormatError, match="had 8128 bytes when the dataset was made, now it has 16128"):
         pickle.loads(sent)
+
+
+def replace_by_copy(path, values):
+    np.save(path.with_name("new.npy"), values)
+    path.with_name("new.npy").replace(path)
+
+
+def write_in_place(path, values):
+    with path.open("r+b") as file:
+        np.save(file, values)
+
+
+@pytest.mark.parametrize("tier", ["mmap", "ram"])
+@pytest.mark.parametrize("change", [replace_by_copy, write_in_place])
+def test_a_file_of_the_same_length_that_is_another_one_is_noticed_when_unpickled(tmp_path, tier, change):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(1000))
+    os.utime(path, (1, 1))
+    ds = memload.open(path, tier=tier, field="x")
+    sent = pickle.dumps(ds)
+    change(path, np.ones(1000))
+    if float(ds[999]["x"]):  # as this process sees it
+        assert (tier, change) == ("mmap", write_in_place)
+        assert float(pickle.loads(sent)[999]["x"])
+        return
+    for one in (sent, pickle.dumps(ds)):
+        with pytest.raises(memload.FormatError, match=f"{path}: was .* since the dataset was made.*open the data set"):
+            pickle.loads(one)
+
+
+def test_a_copy_that_keeps_its_time_is_opened_by_a_pickle(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(1000))
+    sent = pickle.dumps(memload.open(path, field="x"))
+    shutil.copy2(path, tmp_path / "copy.npy")
+    (tmp_path / "copy.npy").replace(path)
+    assert int(pickle.loads(sent)[999]["x"]) == 999
 
 
 @pytest.mark.parametrize("start", ["fork", "forkserver"])
