@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from memload.engine.tiers.tier import Tier
 from memload.memory.budget import local_processes
@@ -34,6 +35,7 @@ from memload.planning.heap import Surplus, heap_keeps_tensors, heap_threshold
 from memload.planning.machine import Machine
 from memload.planning.model_bytes import Modules
 from memload.planning.placement import Placement
+from memload.planning.planned_loader import PlannedLoader
 from memload.planning.request import Request
 from memload.planning.result import Plan
 from memload.planning.sets_alternatives import ways_out_of_sets
@@ -94,11 +96,13 @@ def plan(
     ``print(plan)`` shows a short table.
 
     Args:
-        data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`; or several in a dict by name, each
-            with a loader of its own, all of them open together. With ``collate_fn=memload.group_collate``, and for
-            what `memload.concat` joins by name, one loader mixes them. ``batch_size``, ``tier``, ``ram_dtype``,
-            ``cache_bytes`` and the loader's ``cast`` are then for all of them, or mappings by name. ``tier="auto"``
-            chooses the tiers of all under one limit; ``plan.by_set[name].options`` are the arguments of ``with_tier``.
+        data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`; a FastLoader or ``DataLoader`` of
+            one, whose arguments are then the defaults of ``batch_size``, ``device`` and ``**loader``; or several data
+            sets in a dict by name, each with a loader of its own, all of them open together. With
+            ``collate_fn=memload.group_collate``, and for what `memload.concat` joins by name, one loader mixes them.
+            ``batch_size``, ``tier``, ``ram_dtype``, ``cache_bytes`` and the loader's ``cast`` are then for all of them,
+            or mappings by name. ``tier="auto"`` chooses the tiers of all under one limit;
+            ``plan.by_set[name].options`` are the arguments of ``with_tier``.
         batch_size: rows per batch. Default: the graphs of `sample`, if it is a batch of graphs; else 1.
         tier: the tier that keeps the rows, see `memload.Tier`. "auto" chooses the one that suits the machine, for
             ``ds.map(fn)`` as ``.cache(path, tier="auto")`` does, if the function is not random. None: the tier on which
@@ -163,7 +167,14 @@ def plan(
         >>> plan = memload.plan(volumes, batch_size=32, shuffle=True, ram="64GB", disk="2TB")
         >>> plan.data.row_bytes, plan.data.batch_bytes, plan.ram.fits, plan.disk.predicted
         (9000000, 288000000, True, 270000000000)
+        >>> ds = memload.from_arrays(x=torch.zeros(1000, 25))
+        >>> memload.plan(memload.FastLoader(ds, batch_size=32, cast={"x": "bfloat16"})).data.batch_bytes
+        1600
     """
+    if isinstance(data, DataLoader):
+        asked = PlannedLoader.of(data)
+        data, device = asked.dataset, device or asked.device
+        batch_size, loader = asked.but(batch_size, loader)
     request = Request(
         data,
         (1 if "batch_sampler" in loader else graphs_of(sample) or 1) if batch_size is None else batch_size,

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from memload.casts.rule import Cast, casts_by_field
-from memload.columns.numbers import is_whole, kind
+from memload.columns.numbers import is_whole
 from memload.device.devices import named_device
 from memload.engine.tiers.placing import as_tier
 from memload.engine.tiers.tier import ON_GPU, Tier
@@ -55,11 +54,6 @@ class Request:
     loader: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.data, DataLoader):
-            raise TypeError(
-                "memload.plan takes a dataset, and the arguments of a loader: memload.plan(loader.dataset, "
-                f"loader.batch_size, ...); got {kind(self.data)}"
-            )
         several = self.sets is not None
         if isinstance(self.data, DatasetShape):
             for name, value in self.data._placed.items():
