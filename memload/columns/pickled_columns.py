@@ -6,7 +6,7 @@ the shared memory of tensors made here could be freed before a spawned worker op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload._core import Column, Events, Ragged, Storage
-from memload.columns.fields import AnyColumn
+from memload.columns.fields import AnyColumn, Field
 from memload.columns.parts import Parts, parts_of
 from memload.columns.pickled_storages import PackedStorage, Unpacked, has_place, place_of, unpack_storage
 
@@ -55,6 +55,29 @@ def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
     shared = Unpacked()
     unpacker = _Unpacker([unpack_storage(storage, shared) for storage in packed.storages])
     return [unpacker.together(column) for column in packed.columns]
+
+
+def copied_fields(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return fields for a deep copy: those of memory have a copy of it, others go on reading the files they opened.
+
+    Raises:
+        RuntimeError: the memory of a tensor was moved since its field was made.
+        FormatError, OSError: rows of a file and of memory are in one field, and another file has taken its path.
+    """
+    held = {name: field for name, field in fields.items() if not _has_places(field)}
+    for field in held.values():
+        field.check_in_place()
+    columns = unpack_columns(pack_columns([field.column for field in held.values()]))
+    made = {
+        name: type(field)(column=column, **field.recipe())
+        for (name, field), column in zip(held.items(), columns, strict=True)
+    }
+    return {name: made.get(name, field) for name, field in fields.items()}
+
+
+def _has_places(field: Field) -> bool:
+    storages = field.column.storages
+    return bool(storages) and all(map(has_place, storages))
 
 
 class _Unpacker:

@@ -169,7 +169,8 @@ def unpack_storage(packed: PackedStorage, shared: Unpacked) -> Storage:
     storage = Storage.map_file(packed.path, packed.past_cache, cache, packed.tier, packed.reason, files)
     if storage.nbytes != packed.nbytes:
         raise FormatError(
-            f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"
+            f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}; open "
+            "the data set again, and send or save that"
         )
     _check_same(packed, storage)
     return storage

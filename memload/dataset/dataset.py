@@ -210,9 +210,6 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
         Example:
             >>> import memload, torch
             >>> ds = memload.from_arrays(x=torch.arange(10), patient=["a", "a", "b", "b", "b", "c", "c", "d", "e", "e"])
-            >>> train, valid = ds.split(0.8, seed=1)
-            >>> len(train), len(valid)
-            (8, 2)
             >>> [len(part) for part in ds.split([0.6, 0.2, 0.2], seed=1)]
             [6, 2, 2]
             >>> train, valid = ds.split(0.8, seed=1, by="patient")
@@ -356,6 +353,11 @@ class Dataset(Tiered, Windowed, HasRaggedFields, SaysInstead, torch.utils.data.D
 
     def __copy__(self) -> Dataset:
         return self  # a dataset is immutable; __reduce__ would copy borrowed memory
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Dataset:
+        from memload.columns.pickled_columns import copied_fields
+
+        return replace(self, fields=copied_fields(self.fields))
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         for field in self.fields.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,8 +14,11 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from memload.columns.graph_attributes import GraphBatch
 from memload.columns.ragged_forms import Ragged
+from memload.kept_errors import level_outside
 from memload.loader.access import LoaderAccess, access
+from memload.sampling.pulls import is_stateful
 from memload.sampling.row_plan import HeldGroup, Progress
+from memload.sampling.samplers import RankedSampler
 from memload.sizes import counted
 
 T = TypeVar("T")
@@ -125,14 +129,22 @@ class Accumulation(Generic[T]):
         whose = self.loader if access(self.loader) is not None else _loader_of(batches)
         loader = access(whose)
         done = 0 if loader is None else loader.delivered  # of a resumed pass
-        sizes = _sizes_of(self.loader) if self._rows is None and not done else None
-        if sizes is None:
-            _check_buffers(self.loader if loader is None else whose, self.k)
-        return self._looking_ahead(batches, loader, done) if sizes is None else self._as_planned(batches, sizes)
+        sizes = _sizes_of(self.loader, resumed=done > 0) if self._rows is None else None
+        if sizes is not None:
+            return self._as_planned(batches, sizes, done)
+        _check_buffers(self.loader if loader is None else whose, self.k)
+        if done % self.k:
+            warnings.warn(
+                f"the pass resumes after {done % self.k} of the {self.k} batches of a group, whose rows are not known "
+                "any more: the weights of the others sum to 1 without them. Save the loader's state after a step",
+                RuntimeWarning,
+                stacklevel=level_outside(),
+            )
+        return self._looking_ahead(batches, loader, done)
 
-    def _as_planned(self, batches: Iterator[T], sizes: _Sizes) -> Iterator[tuple[T, Micro]]:
+    def _as_planned(self, batches: Iterator[T], sizes: _Sizes, done: int) -> Iterator[tuple[T, Micro]]:
         step = True
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(batches, start=done):
             begin = number - number % self.k
             group = [sizes.of(one) for one in range(begin, min(begin + self.k, sizes.batches))]
             micro = _micro(group, sizes.checked(number) - begin)
@@ -214,12 +226,17 @@ class _Sizes:
         return number
 
 
-def _sizes_of(loader: Any) -> _Sizes | None:
-    """Return the sizes of the batches of a whole pass; None if a loader does not know them, or not their order."""
+def _sizes_of(loader: Any, *, resumed: bool) -> _Sizes | None:
+    """Return the sizes of the batches of a whole pass; None if a loader does not know them, or not their order.
+
+    Nor does it know those of a resumed pass whose sampler deals out what is left anew, as over another number of ranks.
+    """
     if access(loader) is None and type(loader) is not DataLoader:
         return None
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset) or not loader.in_order or type(sampler) is not BatchSampler:
+        return None
+    if resumed and (isinstance(sampler.sampler, RankedSampler) or is_stateful(sampler.sampler)):
         return None
     try:
         return _Sizes(len(sampler), sampler.batch_size, len(sampler.sampler))  # type: ignore[arg-type]

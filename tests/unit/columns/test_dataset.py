@@ -480,6 +480,28 @@ def test_a_file_of_the_same_length_that_is_another_one_is_noticed_when_unpickled
             pickle.loads(one)
 
 
+@pytest.mark.parametrize("tier", ["mmap", "ram", "hybrid"])
+def test_copies_in_the_process_read_what_was_opened(tmp_path, tier):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(1000))
+    ds = memload.open(path, tier=tier, field="x").split(0.5, seed=0)[0]
+    replace_by_copy(path, np.ones(1000))
+    loader = memload.FastLoader(ds, batch_size=500)
+    for one in (copy.deepcopy(ds), copy.deepcopy(ds.map(dict)), copy.deepcopy(memload.concat({"a": ds}))):
+        assert not one[499]["x"].any()
+    assert not next(iter(copy.deepcopy(loader)))["x"].any()
+
+
+def test_a_deep_copy_of_a_dataset_in_memory_has_memory_of_its_own():
+    values = torch.zeros(10)
+    ds = memload.from_arrays(x=values)
+    again = copy.deepcopy([ds, ds])
+    values += 1
+    assert ds[9]["x"] == 1
+    assert again[0][9]["x"] == 0
+    assert again[0] is again[1]
+
+
 def test_a_copy_that_keeps_its_time_is_opened_by_a_pickle(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.arange(1000))

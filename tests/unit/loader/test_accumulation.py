@@ -103,25 +103,41 @@ def test_batches_come_one_by_one_where_their_sizes_are_known_and_by_the_group_ot
 
 
 @pytest.mark.parametrize("data", [dataset(), list(zip(*rows_and_targets(), strict=True))], ids=["native", "torch"])
-@pytest.mark.parametrize("stop", [4, 5])
+@pytest.mark.parametrize("stop", [4, 5, 6])
 def test_a_pass_that_is_taken_up_keeps_its_groups(data, stop):
     def fresh():
         return memload.FastLoader(data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1))
 
-    whole = [(x, micro.step) for (x, _), micro in memload.accumulate(fresh(), 4)]
+    whole = [(x, micro) for (x, _), micro in memload.accumulate(fresh(), 4)]
     first, second = fresh(), fresh()
     for number, _ in enumerate(memload.accumulate(first, 4), start=1):
         if number == stop:
             break
     second.load_state_dict(first.state_dict())
     rest = [(x, micro) for (x, _), micro in memload.accumulate(second, 4)]
-    assert [micro.step for _, micro in rest] == [step for _, step in whole[stop:]]
+    assert [micro for _, micro in rest] == [micro for _, micro in whole[stop:]]  # their weights, too
     assert all(torch.equal(mine, theirs) for (mine, _), (theirs, _) in zip(rest, whole[stop:], strict=True))
-    assert sum(micro.weight for _, micro in rest) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("stop", "warns"), [(4, False), (5, True)])
+def test_a_pass_that_is_taken_up_in_a_group_of_unknown_sizes_says_whose_weights_there_are(stop, warns, recwarn):
+    def fresh():
+        return memload.FastLoader(dataset(), batch_size=4)
+
+    first, second = fresh(), fresh()
+    for number, _ in enumerate(memload.accumulate(first, 4, rows=lambda batch: len(batch[0])), start=1):
+        if number == stop:
+            break
+    second.load_state_dict(first.state_dict())
+    rest = [micro for _, micro in memload.accumulate(second, 4, rows=lambda batch: len(batch[0]))]
+    assert sum(micro.weight for micro in rest) == pytest.approx(1.0)
+    said = [str(one.message) for one in recwarn if "resumes after 1 of the 4 batches of a group" in str(one.message)]
+    assert len(said) == warns
 
 
 @pytest.mark.parametrize("data", [dataset(), list(zip(*rows_and_targets(), strict=True))], ids=["native", "torch"])
 @pytest.mark.parametrize("stop", [3, 4, 6])
+@pytest.mark.filterwarnings("ignore:the pass resumes after . of the 4 batches")
 def test_a_state_within_a_group_of_an_iterator_is_that_of_the_loop(data, stop):
     def fresh():
         return memload.FastLoader(data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1))
