@@ -12,6 +12,7 @@
 
 #include "core/columns/row_index.h"
 #include "core/pass/pipeline.h"
+#include "python/batch_arrays.h"
 #include "python/casts.h"
 #include "python/columns.h"
 #include "python/devices.h"
@@ -64,7 +65,6 @@ std::vector<FieldSpec> specs_of(const std::vector<PyField>& fields) {
 }
 
 constexpr DlDataType kInt64{0, 64, 1};
-
 class PyPipeline {
  public:
   PyPipeline(const std::vector<PyField>& fields, const PipelineOptions& options, PyPipeline* reuse)
@@ -291,32 +291,37 @@ class PyPipeline {
     return pipeline_->needed_destination();
   }
 
-  // An array of a batch: as a DLPack capsule on its slot; of a batch elsewhere as (part, offset in it, code, bits,
-  // shape).
-  [[nodiscard]] py::object array(const Batch& batch, std::size_t field, std::size_t offset, DlDataType dtype,
-                                 std::vector<std::int64_t> shape) const {
-    if (in_slots_) return to_capsule(batch.slot, batch.slot.get() + offset, dtype, std::move(shape));
-    const bool kept = field >= kept_from_;
-    return py::make_tuple(kept ? 1 : 0, kept ? offset - batch.kept_begin : offset, dtype.code, dtype.bits,
-                          py::cast(shape));
+  // The arrays of a batch, each as a DLPack capsule; of a batch elsewhere as (part, offset in it, code, bits, shape).
+  [[nodiscard]] py::list arrays(const Batch& batch) const {
+    std::vector<Array> found = arrays_in(batch);
+    py::list list(found.size());
+    const std::vector<SlotPool::Lease> memory =
+        in_slots_ ? memory_of(found, batch.slot) : std::vector<SlotPool::Lease>();
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      auto& [field, offset, dtype, shape] = found[i];
+      const bool kept = field >= kept_from_;
+      list[i] = in_slots_ ? to_capsule(memory[i], memory[i].get(), dtype, std::move(shape))
+                          : py::make_tuple(kept ? 1 : 0, kept ? offset - batch.kept_begin : offset, dtype.code,
+                                           dtype.bits, py::cast(shape));
+    }
+    return list;
   }
 
-  [[nodiscard]] py::list arrays(const Batch& batch) const {
-    py::list list(batch.outputs.size());
-    std::size_t position = 0;
+  [[nodiscard]] std::vector<Array> arrays_in(const Batch& batch) const {
+    std::vector<Array> found;
     for (std::size_t f = 0; f < fields_.size(); ++f) {
       const auto& [column, cast, code, bits, row_shape, images] = fields_[f];
-      const Output& elements = batch.outputs[position];
+      const Output& elements = batch.outputs[found.size()];
       std::vector<std::int64_t> shape{elements.rows};
       shape.insert(shape.end(), row_shape.begin(), row_shape.end());
       const DlDataType dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bits), 1};
-      list[position++] = array(batch, f, elements.offset, dtype, std::move(shape));
+      found.push_back({f, elements.offset, dtype, std::move(shape)});
       for (std::size_t k = 1; k < pipeline_->outputs(f); ++k) {
-        const Output& numbers = batch.outputs[position];
-        list[position++] = array(batch, f, numbers.offset, kInt64, {numbers.rows});
+        const Output& numbers = batch.outputs[found.size()];
+        found.push_back({f, numbers.offset, kInt64, {numbers.rows}});
       }
     }
-    return list;
+    return found;
   }
 
   std::vector<PyField> fields_;

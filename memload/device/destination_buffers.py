@@ -25,6 +25,7 @@ from memload.engine.settings import PassSettings, bytes_of_slot
 from memload.sizes import format_size
 
 _PROBED_BYTES = 16 << 20
+_SMALL_PART = 16  # of a batch's bytes: what small arrays have together at most
 
 
 class PinnedRing:
@@ -166,7 +167,7 @@ class PinnedBatches(_IntoDestination):
         return (self._host.pinned(max(1, first)),)
 
     def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> Any:
-        return capture(self._unpack, _views(buffers, arrays, _CPU))
+        return capture(self._unpack, _small_apart(_views(buffers, arrays, _CPU), arrays, self._host))
 
 
 class CopiedBatches(PinnedBatches):
@@ -264,6 +265,20 @@ def _views(buffers: Sequence[torch.Tensor | None], arrays: Sequence[Array], devi
     """Return the arrays of a batch in its memory on a device, each a separate tensor for autograd."""
     storages = [None if part is None else part.untyped_storage() for part in buffers]
     return [_view(storages[array[0]], array, device) for array in arrays]
+
+
+def _small_apart(views: list[torch.Tensor], arrays: Sequence[Array], host: HostMemory) -> list[torch.Tensor]:
+    """Give small arrays pinned memory of their own, as `csrc/python/batch_arrays.h` does outside of pinned memory."""
+    left = sum(view.nbytes for view in views) // _SMALL_PART
+    for place in sorted(range(len(views)), key=lambda place: views[place].nbytes):
+        view = views[place]
+        if view.nbytes > left:
+            break
+        left -= view.nbytes
+        if view.nbytes:
+            own = host.pinned(view.nbytes).untyped_storage()
+            views[place] = _view(own, (0, 0, *arrays[place][2:]), _CPU).copy_(view)
+    return views
 
 
 def _view(storage: torch.UntypedStorage | None, array: Array, device: torch.device) -> torch.Tensor:

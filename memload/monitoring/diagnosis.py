@@ -13,13 +13,13 @@ All functions here are pure: they read samples and measure nothing. Growth is ju
 steps, at the beginning of an epoch or between two batches, since a step needs memory temporarily. The series is cut
 into parts, and the least value of each part must be above that of the part before. On the host growth is judged only
 after the C library's heap has found its size: a loop that allocates and frees the same large blocks in each step may
-let the heap grow for some twenty steps. In a loop of few steps an epoch it may do so for longer, by a block an epoch,
-so what the heap has free is left out at the beginnings of epochs.
+let the heap grow for some twenty steps. It may do so for longer, by a block an epoch, so a rise counts only where some
+of it is in use. That may be little: nodes of a graph that were kept, with holes between them, were 4 % of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from mmap import PAGESIZE
@@ -35,6 +35,7 @@ _PARTS, _LEAST_IN_PART = 6, 4  # of the second half of the series: parts that mu
 _SETTLED = 30  # steps until the C library's heap has its size: of the half on the host, and before an epoch counts
 _STEADY = 1 / 3  # of the mean rise: the least that each part must rise
 _HOST_RISE, _GPU_RISE = 64 * _MB, 32 * _MB  # over all parts; a smaller rise is not reported
+_USED_SHARE = 0.01  # of a rise on the host: the least that is in use, and not free in the C library's heap
 _RISE_SHARE = 0.005  # of the first value: the least rise
 _SPARE_BEFORE, _SPARE_SAMPLES = 1.3, 10  # reserved over the peak of allocated, in so many samples
 _SPARE_SHARE = 0.1  # of the GPU
@@ -182,7 +183,8 @@ def leak(series: Sequence[Sample]) -> Finding | None:
     rising = rise(latest, _HOST_RISE // 2, _LEAST_EPOCHS) or rise(latest, _HOST_RISE // 4, _MOST_EPOCHS)
     last = series[-1]
     left = max(0.0, (1 - last.share) * last.limit)
-    if rising is None:
+    used = {one.epoch: (one.at_epoch or 0) - one.free_at_epoch for one in settled}
+    if rising is None or not _is_used(rising, used):
         return None
     return Finding(
         "leak",
@@ -193,11 +195,18 @@ def leak(series: Sequence[Sample]) -> Finding | None:
     )
 
 
+def _is_used(rising: Rise, used: Mapping[int, int]) -> bool:
+    """Return whether what is in use in the heap rises as well: small things that are kept part holes of the heap."""
+    more = used[round(rising.end)] - used[round(rising.begin)]
+    return more >= _USED_SHARE * (rising.last - rising.first)
+
+
 def host_results_kept(series: Sequence[Sample]) -> Finding | None:
     """Return the finding that the memory held between two batches rises from step to step, or None."""
     points = [(sample.step, sample.at_batch) for sample in series if sample.at_batch is not None]
     rising = rise(_parts(points, _SETTLED), _HOST_RISE, _PARTS)
-    if rising is None:
+    used = {one.step: (one.at_batch or 0) - one.free_at_batch for one in series}
+    if rising is None or not _is_used(rising, used):
         return None
     return Finding(
         "results kept",

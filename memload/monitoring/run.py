@@ -25,6 +25,7 @@ import torch
 
 from memload.engine.observers import OBSERVERS, known_passes
 from memload.errors import MemoryStopError, MemoryWarning, ThreadLimitError
+from memload.memory.c_heap import heap_free_bytes
 from memload.memory.threads import started
 from memload.monitoring.diagnosis import Finding, diagnose
 from memload.monitoring.gpu_samples import ticks_now
@@ -39,6 +40,7 @@ from memload.monitoring.summary import MonitorSummary, Tally
 
 _MOST_SAMPLES = 4096  # kept in memory, about 1 MB
 _DIAGNOSIS_SHARE = 0.0005  # of one core
+_HEAP_SHARE = 0.001  # of one core, for the walk through the free blocks of the heap
 _PATIENCE = 5.0  # seconds that the end of a run waits for a sample that is being taken
 
 
@@ -94,6 +96,7 @@ class MonitorRun:
         self._cpu_seconds = 0.0
         self._graphs, self._results = GraphsOverSteps(), ResultsBySteps()
         self._diagnosis = Paced(self._diagnose, _DIAGNOSIS_SHARE)
+        self._heap_free = Paced(heap_free_bytes, _HEAP_SHARE)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample_regularly, name="memload-monitor", daemon=True)
         self.series: list[Sample] = []
@@ -152,7 +155,7 @@ class MonitorRun:
             self._loaders[id(loader.dataset)] += 1
             number = self._loaders[id(loader.dataset)]
         if not self._reports_position and number > self._position.epoch:
-            self._position = replace(self._position, epoch=number, at_epoch=self._sampler.in_use())
+            self._begin(number)
 
     def between_batches(self) -> None:
         """Do the work that needs the loop's thread, between two batches; raise the pending error, if any."""
@@ -170,11 +173,15 @@ class MonitorRun:
     def mark(self, step: int | None, epoch: int) -> None:
         """Record the position that a loop reports; raise the pending error, if any."""
         if not self._reports_position or epoch != self._position.epoch:
-            self._position = replace(self._position, epoch=epoch, at_epoch=self._sampler.in_use())
+            self._begin(epoch)
         last = self._step if self._reports_position else 0
         self._reports_position, self._step = True, last + 1 if step is None else step
         self._tick()
         self._raise_pending()
+
+    def _begin(self, epoch: int) -> None:
+        held, free = self._sampler.private(), self._heap_free.get(at_once=True)
+        self._position = replace(self._position, epoch=epoch, at_epoch=held, free_at_epoch=free)
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -182,8 +189,10 @@ class MonitorRun:
         self._results.tick()
         if self._measures_next:
             self._measures_next, self._remembers_next = False, True
-            held, fresh = self._sampler.private(), self._sampler.fresh()
-            self._position = replace(self._position, at_batch=held, fresh_at_batch=fresh, gpus=ticks_now())
+            held, free, fresh = self._sampler.private(), self._heap_free.get(), self._sampler.fresh()
+            self._position = replace(
+                self._position, at_batch=held, free_at_batch=free, fresh_at_batch=fresh, gpus=ticks_now()
+            )
         every = self._settings.empty_cache_every
         if self._empties_cache or (every is not None and self._ticks % every == 0):
             self._empties_cache = False

@@ -232,6 +232,7 @@ LOOKING_AHEAD = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the pass resumes after . of the . batches of a group")
 @pytest.mark.parametrize("taken", range(9))
 @pytest.mark.parametrize("kind", LOOKING_AHEAD)
 def test_a_state_within_a_group_is_that_of_the_loop_though_the_group_was_taken_ahead(kind, taken):

@@ -140,7 +140,6 @@ def test_other_names_are_missing_as_ever(ds):
     [
         (lambda ds: memload.FastLoader({"x": np.ones(3)}, 2), TypeError, r"the names 'x' .*memload\.from_arrays"),
         (lambda ds: memload.Float32View(Path("set"), True), TypeError, r"memload\.open\('set'\)"),
-        (lambda ds: memload.plan(memload.FastLoader(ds, 4), 4), TypeError, r"memload\.plan\(loader\.dataset"),
         (
             lambda ds: memload.zip(a=memload.Float32View(ds, True)),
             TypeError,

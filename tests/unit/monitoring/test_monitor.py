@@ -572,6 +572,25 @@ with memload.Monitor(interval=0.02, warn_at=None, show=False) as monitor:
         del work
 print([(one.cause, one.place) for one in monitor.findings])
 """,
+    "graph": """
+import warnings
+import torch, memload
+warnings.simplefilter("always")
+torch.set_num_threads(1)
+x, y = torch.randn(4000, 128), torch.randint(0, 10, (4000,))
+loader = memload.FastLoader(memload.from_arrays(x=x, y=y).as_tuple("x", "y"), 64, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(128, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+optimizer, mean = torch.optim.AdamW(model.parameters()), torch.zeros(512)
+with memload.Monitor(interval=0.05, warn_at=None, show=False) as monitor:
+    for epoch in range(12):
+        for number, (x, y) in enumerate(loader):
+            if number % 32 == 0: one_more_look(monitor)
+            hidden = model[1](model[0](x))
+            mean = 0.9 * mean + 0.1 * hidden.mean(0)  # with its graph
+            loss = torch.nn.functional.cross_entropy(model[2](hidden), y)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+print([(one.cause, one.place) for one in monitor.findings])
+""",
     "holes": """
 import ctypes
 import numpy, torch, memload
@@ -672,6 +691,10 @@ def test_a_real_leak_from_epoch_to_epoch_is_found_in_a_fresh_process(ended):
 
 def test_a_loop_that_takes_and_gives_back_the_same_each_step_is_left_in_peace(ended):
     assert (ended["no leak"].status, ended["no leak"].out) == (0, ["[]"]), ended["no leak"].err
+
+
+def test_a_mean_that_keeps_its_graph_is_found_though_most_of_the_rise_is_holes_of_the_heap(ended):
+    assert (ended["graph"].status, ended["graph"].out) == (0, ["[('leak', 'host')]"]), ended["graph"].err
 
 
 def test_what_the_heap_has_free_between_kept_blocks_is_not_taken_for_a_leak(ended):
