@@ -125,3 +125,37 @@ def refuse_masked(array: np.ndarray[Any, Any]) -> None:
             "a masked array, whose mask would be lost; give array.filled(value), and, where it is wanted, "
             "numpy.ma.getmaskarray(array) as a field of its own"
         )
+
+
+def as_numbers(given: Any, like: torch.dtype | None = None) -> Any:
+    """Return an array or a tensor as it is, and what Python's numbers are made of as a tensor.
+
+    Args:
+        given: a tensor, an array, a number, or numbers in lists and tuples.
+        like: the dtype of the rows before; None: there are none. Python's numbers take it if it has them all, where
+            floats are rounded. Else floats are float64, as in numpy and in torch's default_collate.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: they make no array of numbers.
+    """
+    if isinstance(given, torch.Tensor | np.ndarray | np.generic):
+        return given
+    made = torch.as_tensor(given, device="cpu")
+    if not _is_pythons(given):
+        return made
+    if like is not None and not made.numel():
+        return made.to(like)
+    if made.is_floating_point():
+        is_rounded = like is not None and like.is_floating_point
+        return torch.as_tensor(given, dtype=like if is_rounded else torch.float64, device="cpu")
+    if like is None or made.dtype != torch.int64 or like.is_complex or like == torch.bool:
+        return made
+    taken = made.to(like)
+    return taken if torch.equal(taken.to(made.dtype), made) else made
+
+
+def _is_pythons(given: Any) -> bool:
+    """Return whether the first of these numbers is one of Python's, or there is none."""
+    while isinstance(given, list | tuple) and given:
+        given = given[0]
+    return isinstance(given, int | float | complex | list | tuple)

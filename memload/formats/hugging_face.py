@@ -91,6 +91,14 @@ def torch_format(dataset: Any) -> TorchFormat:
     return TorchFormat(columns, dtype)
 
 
+def with_stored_dtypes(dataset: Any) -> Any:
+    """Return a dataset whose rows have the dtypes of its columns; without a format they are numbers of Python's."""
+    if dataset.format["type"] is not None:
+        return dataset
+    stated = {name: dataset.format[name] for name in ("columns", "output_all_columns")}
+    return dataset.with_format("numpy", **stated)
+
+
 def parts_of(dataset: Any) -> list[Any]:
     """Return the objects that decide the samples of a dataset; a change of the dataset replaces them."""
     return [dataset.data, dataset._indices, dataset._format_type, dataset._format_columns, dataset._format_kwargs]

@@ -14,7 +14,7 @@ from memload import _core
 from memload.columns.fields import Field, check_name, row_nbytes
 from memload.columns.ragged_fields import RaggedField
 from memload.columns.ragged_forms import Ragged, RaggedArray
-from memload.dtypes import refuse_masked
+from memload.dtypes import as_numbers, refuse_masked
 from memload.formats.arrays import borrow_array
 
 
@@ -43,9 +43,17 @@ def ragged(values: Any, offsets: Any = None, *, axis: int = 0) -> RaggedArray:
         raise ValueError(f"rows are joined along axis 0 or 1, got {axis!r}")
     if offsets is not None:
         return RaggedArray(values, offsets, axis)
+    return rows_joined(values, axis)
+
+
+def rows_joined(values: Any, axis: int, like: torch.dtype | None = None) -> RaggedArray:
+    """Return a list of rows as ragged rows, as `ragged` does; Python's numbers take the dtype `like`, if given."""
     if not isinstance(values, Iterable):
         raise TypeError(f"expected a list of rows, or values and offsets, got {type(values).__name__}")
-    rows = [_tensor(position, row) for position, row in enumerate(values)]
+    given = list(values)
+    if like is None:  # rows without elements have no dtype of their own
+        like = next((row.dtype for k, one in enumerate(given) if (row := _tensor(k, one, None)).numel()), None)
+    rows = [_tensor(position, row, like) for position, row in enumerate(given)]
     if not rows:
         raise ValueError("a list of no rows has no dtype and no shape; give values and offsets")
     shape = _without(rows[0], axis, 0)
@@ -115,11 +123,11 @@ def _listed(data: Sequence[Any]) -> str:
     return f"{kind}; use torch.tensor(values), or memload.ragged(rows) for rows that differ in length"
 
 
-def _tensor(position: int, row: Any) -> torch.Tensor:
+def _tensor(position: int, row: Any, like: torch.dtype | None) -> torch.Tensor:
     try:
         if isinstance(row, np.ndarray):
             refuse_masked(row)
-        return torch.as_tensor(row, device="cpu")
+        return torch.as_tensor(as_numbers(row, like), device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise type(error)(f"row {position} makes no array of numbers ({error})") from error
 

@@ -173,6 +173,11 @@ class _LabelOptions:
     image_column: str | None
     skip_unmatched: bool
 
+    @property
+    def word(self) -> str | None:
+        """The labels, if they are given as a word or a path; None for a table in memory."""
+        return self.labels if isinstance(self.labels, str) else None
+
 
 @dataclass(frozen=True)
 class _Album:
@@ -246,7 +251,7 @@ def _files(folder: Path, progress: bool | None, options: _LabelOptions | None = 
         given = (options.labels, options.table)
         tables = [Path(table).absolute() for table in given if isinstance(table, str | os.PathLike)]
         others = [name for name in others if (folder / name).absolute() not in tables]
-        others = [name for name in others if options.labels != "texts" or not name.endswith(".txt")]
+        others = [name for name in others if options.word != "texts" or not name.endswith(".txt")]
     if others:
         what = f"{counted(len(others), 'file is', 'files are')} neither JPEG nor PNG and left out"
         note(f"{folder}: {what}: {listed(others)}", progress)
@@ -261,9 +266,9 @@ def _of_images(
 ) -> tuple[LabelledRows | None, LabelledRows | None]:
     """Return the labels of images, and the rows of a table; report rows and images that are left out."""
     labels, rows = None, None
-    if options.labels == "folders":
+    if options.word == "folders":
         labels = labels_of_folders(names)
-    elif options.labels == "texts":
+    elif options.word == "texts":
         labels = texts_beside(images, names)
     elif options.labels is not None:
         labels = _of_table(options.labels, options, images, names, progress, several=False)

@@ -151,6 +151,11 @@ class Conversions:
             elif given is not None:
                 object.__setattr__(self, option, read(given))
 
+    @property
+    def any(self) -> bool:
+        """Whether an option is given."""
+        return any(one is not None for one in (self.mask, self.scale, self.cast))
+
     def of(self, forms: Mapping[str, Form]) -> dict[str, Conversion]:
         """Return the conversion of each field that is converted.
 

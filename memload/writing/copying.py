@@ -10,6 +10,7 @@ from typing import Any
 from memload.columns.fields import row_nbytes
 from memload.columns.ragged_fields import holds_ragged
 from memload.dataset.dataset import Dataset
+from memload.formats.hugging_face import is_hugging_face, with_stored_dtypes
 from memload.formats.ragged_arrays import field_of
 from memload.formats.shards.ragged_input import is_ragged_data
 from memload.progress import Bar, byte_bar
@@ -100,7 +101,7 @@ def rows_of(data: Any) -> Any:
     if hasattr(data, "dtype"):
         raise TypeError(f'data is a {type(data).__name__}; give it a name: memload.write(path, {{"stim": array}})')
     try:
-        return iter(data)
+        return iter(with_stored_dtypes(data) if is_hugging_face(data) else data)
     except TypeError:
         raise TypeError(
             f"data is of type {type(data).__name__}; expected a dataset, arrays by name, or an iterable of rows"
@@ -121,7 +122,7 @@ def _write_rows(
                 f"row {number} is a {type(row).__name__}; expected a mapping from field names to values, such as "
                 '{"stim": ..., "robs": ...}; for rows without names give ({"stim": x, "robs": y} for x, y in data)'
             )
-        encoded = writer.encoded(row)
+        encoded = writer.encoded(row, converts=conversions.any)
         if chosen is None:
             chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
             told(chosen)

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from memload.columns.fields import Field, HasFields, check_equal_lengths
 from memload.columns.numbers import row_numbers
 from memload.formats.shards.rows import Rows, as_rows, no_array
+from memload.sizes import counted
 from memload.writing.conversion import Conversion, Form
 from memload.writing.same_source import identity_of
 from memload.writing.transposing import Transposer, segments_of
@@ -134,18 +136,47 @@ class ArrayRows:
 
     def _rows(self, conversions: Mapping[str, Conversion], chosen: slice | NDArray[np.int64]) -> dict[str, Rows]:
         return {
-            name: conversions.get(name, _IDENTITY).apply(as_rows(name, array[chosen]))
+            name: conversions.get(name, _IDENTITY).apply(as_rows(name, _taken(array, chosen)))
             for name, array in self._arrays.items()
         }
 
 
 def _array(name: str, values: Any) -> Any:
-    if hasattr(values, "shape"):
+    if hasattr(values, "shape") and not hasattr(values, "iloc"):  # pandas takes rows by label
         return values
+    if getattr(values, "null_count", 0):  # of pyarrow
+        raise ValueError(
+            f"field {name!r}: {counted(values.null_count, 'row is', 'rows are')} null; fill them, as by "
+            "array.fill_null(0), or leave them out, as by array.drop_null()"
+        )
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise no_array(name, values, error) from error
+    return _unrounded(name, values, array) if array.dtype == np.float64 and array.ndim == 1 else array
+
+
+def _unrounded(name: str, values: Any, array: NDArray[np.float64]) -> NDArray[Any]:
+    """Return whole numbers that float64 would round as uint64, if they are such; else raise ValueError."""
+    if not isinstance(values, list | tuple):
+        return array
+    rounded = [(one, kept) for one, kept in zip(values, array.tolist(), strict=True) if one != kept and one == one]
+    if not rounded:
+        return array
+    if all(isinstance(one, int) and 0 <= one < 1 << 64 for one in values):
+        return np.array(values, dtype=np.uint64)
+    raise ValueError(
+        f"field {name!r}: the whole number {rounded[0][0]} would be stored as {rounded[0][1]}, since no dtype has all "
+        "of these numbers; give texts, or numbers that one dtype has"
+    )
+
+
+def _taken(array: Any, chosen: slice | NDArray[np.int64]) -> Any:
+    """Return rows of an array. Those of files, such as h5py's, may only be taken in rising order, each once."""
+    if isinstance(chosen, slice) or isinstance(array, np.ndarray | torch.Tensor) or (np.diff(chosen) > 0).all():
+        return array[chosen]
+    rising, places = np.unique(chosen, return_inverse=True)
+    return array[rising][places]
 
 
 def in_parts(rows: Mapping[str, Rows], conversions: Mapping[str, Conversion], step: int) -> Iterator[dict[str, Rows]]:

@@ -95,9 +95,9 @@ class RowWriter:
         """
         self.append_rows(self.encoded({**(row or {}), **fields}))
 
-    def encoded(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one row; raises as `append`."""
-        return self._fields.encoded_row(row)
+    def encoded(self, row: Mapping[str, Any], *, converts: bool = False) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one row; `converts`: it is converted before it is added."""
+        return self._fields.encoded_row(row, converts=converts)
 
     def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
         """Add one row that is already bytes, as a batch of one row; otherwise as `append`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
 from memload.columns.ragged_forms import Ragged, RaggedArray
-from memload.formats.ragged_arrays import encode, field_of, is_texts, ragged
+from memload.formats.ragged_arrays import encode, field_of, is_texts, rows_joined
 from memload.formats.shards.ragged_spec import RaggedSpec
 from memload.formats.shards.rows import Rows, as_row, as_rows
 
@@ -82,13 +82,14 @@ def joined_rows(parts: Sequence[RaggedRows]) -> RaggedRows:
     return replace(parts[0], planes=planes, lengths=np.concatenate([part.lengths for part in parts]))
 
 
-def encoded_row(name: str, value: Any, axis: int | None = None) -> AnyRows:
+def encoded_row(name: str, value: Any, axis: int | None = None, like: torch.dtype | None = None) -> AnyRows:
     """Return one row as bytes.
 
     Args:
         name: the name of the field.
         value: a text, a tensor, an array or a number.
         axis: the axis along which rows of the field may differ in length; None for fields of one shape.
+        like: the dtype of the rows before, which Python's numbers take.
 
     Raises:
         TypeError, ValueError: the row cannot be stored; the message names the field.
@@ -97,8 +98,13 @@ def encoded_row(name: str, value: Any, axis: int | None = None) -> AnyRows:
         data = np.frombuffer(encode(name, value), dtype=np.uint8)
         return RaggedRows(torch.uint8, (None,), (data,), np.array([len(data)]), text=True)
     if axis is None:
-        return as_row(name, value)
-    row = as_row(name, value)
+        return as_row(name, value, like)
+    if like is None and isinstance(value, list | tuple) and not value:
+        raise ValueError(
+            f"field {name!r}: the first row is an empty {type(value).__name__}, which has no dtype; give "
+            "numpy.empty(0, dtype) there"
+        )
+    row = as_row(name, value, like)
     if len(row.shape) <= axis:
         raise ValueError(f"field {name!r}: a row of shape {row.shape} has no axis {axis} along which rows could differ")
     shape = (*row.shape[:axis], None, *row.shape[axis + 1 :])
@@ -108,8 +114,10 @@ def encoded_row(name: str, value: Any, axis: int | None = None) -> AnyRows:
     return RaggedRows(row.dtype, shape, planes, np.array([row.shape[axis]], dtype=np.int64))
 
 
-def encoded_rows(name: str, values: Any, axis: int | None = None) -> AnyRows:
+def encoded_rows(name: str, values: Any, axis: int | None = None, like: torch.dtype | None = None) -> AnyRows:
     """Return rows as bytes: an array, a `memload.ragged`, a list of texts, or a list of rows if `axis` is given.
+
+    Python's numbers take the dtype `like` of the rows before.
 
     Raises:
         TypeError, ValueError: the rows cannot be stored; the message names the field.
@@ -117,11 +125,11 @@ def encoded_rows(name: str, values: Any, axis: int | None = None) -> AnyRows:
     texts = is_texts(values)
     if axis is not None and not isinstance(values, RaggedArray | Ragged) and not texts:
         try:
-            values = ragged(values, axis=axis)
+            values = rows_joined(values, axis, like)
         except (TypeError, ValueError) as error:
             raise type(error)(f"field {name!r}: {error}") from error
     if not texts and not isinstance(values, RaggedArray | Ragged):
-        return as_rows(name, values)
+        return as_rows(name, values, like)
     field = field_of(name, values)
     return rows_of_field(field, np.arange(field.rows))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
+
 from memload.columns.fields import check_equal_lengths, describe
 from memload.formats.codecs.by_field import Codecs, check_same, coded_specs, parse_codecs, words_of
 from memload.formats.shards.index import AnySpec, FieldSpec
@@ -27,6 +29,7 @@ class RowFields:
         self.specs: dict[str, AnySpec] = {}
         self._axes = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(_names(ragged), 0)
         self._codecs = parse_codecs(codec)
+        self._given: dict[str, torch.dtype] = {}  # dtypes of the first rows, before they were converted
 
     @property
     def codec_words(self) -> str:
@@ -62,14 +65,29 @@ class RowFields:
             specs[name] = RaggedSpec.of_rows(specs[name].dtype, shape)
         return coded_specs(specs, self._codecs)
 
-    def encoded_row(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one row."""
-        return {name: encoded_row(name, value, self._axis(name)) for name, value in row.items()}
+    def encoded_row(self, row: Mapping[str, Any], *, converts: bool = False) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one row; `converts`: rows are converted before they are added."""
+        return self._noted(
+            {
+                name: encoded_row(name, value, self._axis(name), self._like(name, converts))
+                for name, value in row.items()
+            }
+        )
 
     def encoded_rows(self, batch: Mapping[str, Any]) -> dict[str, AnyRows]:
         """Return a batch of rows, one value for each field, as bytes. Raises ValueError if the lengths differ."""
-        rows = {name: encoded_rows(name, value, self._axis(name)) for name, value in batch.items()}
+        rows = {name: encoded_rows(name, value, self._axis(name), self._like(name)) for name, value in batch.items()}
         check_equal_lengths({name: len(value) for name, value in rows.items()}, "the fields of a batch")
+        return self._noted(rows)
+
+    def _like(self, name: str, converts: bool = False) -> torch.dtype | None:
+        """Return the dtype of the rows before, before they were converted; None if it is not known."""
+        before = None if converts or name not in self.specs else self.specs[name].dtype
+        return self._given.get(name, before)
+
+    def _noted(self, rows: dict[str, AnyRows]) -> dict[str, AnyRows]:
+        for name, value in rows.items():
+            self._given.setdefault(name, value.dtype)
         return rows
 
     def check(self, rows: Mapping[str, AnyRows], number: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from memload.columns.fields import check_name, check_size, row_nbytes
-from memload.dtypes import code_of, from_numpy_dtype, refuse_masked
+from memload.dtypes import as_numbers, code_of, from_numpy_dtype, refuse_masked
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,13 @@ class Rows:
         return Rows(self.dtype, self.shape, self.data[start:stop])
 
 
-def as_rows(name: str, batch: Any) -> Rows:
+def as_rows(name: str, batch: Any, like: torch.dtype | None = None) -> Rows:
     """Return a batch as rows of bytes on the CPU, in this machine's byte order; contiguous data is not copied.
 
     Args:
         name: the name of the field, for messages.
         batch: (rows, *shape): a tensor on any device, a numpy array, or a value that torch.as_tensor accepts.
+        like: the dtype of the rows before, which Python's numbers take; see `as_numbers`.
 
     Raises:
         TypeError: the dtype cannot be stored.
@@ -52,7 +53,7 @@ def as_rows(name: str, batch: Any) -> Rows:
     """
     check_name(name)
     try:
-        batch = _numbers(batch)
+        batch = as_numbers(batch, like)
     except (TypeError, ValueError, RuntimeError) as error:
         raise no_array(name, batch, error) from error
     try:
@@ -69,19 +70,13 @@ def as_rows(name: str, batch: Any) -> Rows:
     return Rows(dtype, tuple(shape), flat.reshape(rows, row_nbytes(dtype, shape)))
 
 
-def as_row(name: str, row: Any) -> Rows:
+def as_row(name: str, row: Any, like: torch.dtype | None = None) -> Rows:
     """Return one row of any shape as a batch of one row; otherwise as `as_rows`."""
     try:
-        values = _numbers(row)
+        values = as_numbers(row, like)
     except (TypeError, ValueError, RuntimeError) as error:
         raise no_row(name, row, error) from error
     return as_rows(name, values[None])
-
-
-def _numbers(given: Any) -> Any:
-    if isinstance(given, (torch.Tensor, np.ndarray, np.generic)):
-        return given
-    return torch.as_tensor(given, device="cpu")
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> tuple[torch.dtype, NDArray[np.uint8]]:

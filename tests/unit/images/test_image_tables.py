@@ -331,3 +331,10 @@ def test_the_command_line_writes_tables_and_borders(photos, tmp_path, capsys):
         assert main([*command, str(tmp_path / "s")]) == 0, capsys.readouterr().err
     assert main(["write", "--images", str(photos), "--fit", "pad", "--pad-value", "red", str(tmp_path / "t")]) == 2
     assert "--pad-value: expected a number, or one for each channel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("made", [pandas.DataFrame, pyarrow.table, datasets.Dataset.from_dict])
+def test_labels_may_be_a_table_in_memory(tmp_path, photos, made):
+    (photos / "notes.txt").write_text("beside them")
+    ds = written(tmp_path / "s", photos, labels=made({"file_name": NAMES, "score": [1.5, 2.5, 3.5]}))
+    assert [row["score"].item() for row in ds] == [1.5, 2.5, 3.5]

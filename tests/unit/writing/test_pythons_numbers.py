@@ -1,0 +1,149 @@
+"""Numbers of Python's, of pandas, pyarrow and h5py are stored with their values, row by row and in arrays."""
+
+import datasets
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memload
+from memload.dtypes import as_numbers
+
+TIME = 1732800000.123  # seconds since 1970, which float32 rounds to 64 s
+
+
+def values(ds, name="x"):
+    return [row[name].tolist() for row in ds]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"x": TIME}, {"x": 2.0}],
+        [{"x": TIME}, {"x": 2}],
+        memload.from_arrays(i=torch.arange(2)).map(lambda row: {"x": [TIME, 2.0][int(row["i"])]}),
+        datasets.Dataset.from_dict({"x": [TIME, 2.0]}),
+        {"x": [TIME, 2.0]},
+    ],
+    ids=["floats", "a whole one", "a function", "datasets", "a list"],
+)
+def test_floats_keep_their_digits(tmp_path, rows):
+    ds = memload.write(tmp_path / "set", rows, progress=False)
+    assert ds.fields["x"].dtype == torch.float64
+    assert values(ds) == [TIME, 2.0]
+
+
+def test_a_shard_writer_and_a_list_of_rows_keep_them(tmp_path):
+    with memload.ShardWriter(tmp_path / "set", ragged=["y"]) as writer:
+        writer.append(x=TIME, y=[TIME])
+        writer.extend(x=[1.5, TIME], y=[[], [1, 2]])
+    assert values(memload.open(tmp_path / "set")) == [TIME, 1.5, TIME]
+    assert values(memload.open(tmp_path / "set"), "y") == [[TIME], [], [1.0, 2.0]]
+    assert memload.ragged([[TIME], [2.0]]).values.tolist() == [TIME, 2.0]
+
+
+def test_rows_that_are_added_take_the_dtype_of_those_that_are_there(tmp_path):
+    path = tmp_path / "set"
+    memload.write(path, {"x": np.float32([1, 2]), "n": np.uint8([1, 2])}, progress=False)
+    ds = memload.write(path, [{"x": 0.1, "n": 7}, {"x": 3, "n": 255}], append=True, progress=False)
+    assert (ds.fields["x"].dtype, ds.fields["n"].dtype) == (torch.float32, torch.uint8)
+    assert values(ds) == [1.0, 2.0, float(np.float32(0.1)), 3.0]
+    for row in ({"x": 2**24 + 1, "n": 1}, {"x": 1.0, "n": 256}, {"x": 1.0, "n": 0.5}):
+        with pytest.raises(ValueError, match=r"row 0: field '.' is .*, expected (float32|uint8)"):
+            memload.write(path, [row], append=True, progress=False)
+    assert values(memload.open(path)) == values(ds)
+
+
+def test_rows_that_are_scaled_and_added_are_scaled_as_they_were_given(tmp_path):
+    rows = [{"x": 1000.123}, {"x": 2000.456}]
+    once = memload.write(tmp_path / "once", rows * 2, scale=0.001, cast="bfloat16", progress=False)
+    for _ in range(2):
+        twice = memload.write(tmp_path / "twice", rows, scale=0.001, cast="bfloat16", append=True, progress=False)
+    assert values(once) == values(twice)
+
+
+def test_columns_of_datasets_keep_their_dtypes(tmp_path):
+    features = datasets.Features(
+        {"a": datasets.Value("float32"), "b": datasets.Value("uint16"), "c": datasets.Value("string")}
+    )
+    table = datasets.Dataset.from_dict({"a": [0.5, 1.5], "b": [1, 65535], "c": ["x", ""]}, features=features)
+    ds = memload.write(tmp_path / "set", table, progress=False)
+    assert [field.dtype for field in ds.fields.values()][:2] == [torch.float32, torch.uint16]
+    assert [ds[1]["a"].item(), ds[1]["b"].item(), ds[1]["c"]] == [1.5, 65535, ""]
+
+
+def test_an_empty_list_takes_the_dtype_of_the_others(tmp_path):
+    tokens = [[], [5, 6, 7], [], [8]]
+    assert memload.ragged(tokens).values.dtype == torch.int64
+    table = datasets.Dataset.from_dict({"x": tokens})
+    assert values(memload.write(tmp_path / "hf", table, ragged=["x"], progress=False)) == tokens
+    rows = [{"x": row} for row in tokens[1:]]
+    assert values(memload.write(tmp_path / "rows", rows, ragged=["x"], progress=False)) == tokens[1:]
+    with pytest.raises(ValueError, match="field 'x': the first row is an empty list, which has no dtype; give numpy"):
+        memload.write(tmp_path / "first", [{"x": row} for row in tokens], ragged=["x"], progress=False)
+
+
+@pytest.mark.parametrize("index", [[0, 2, 1, 3], [0.5, 1.5, 2.5, 3.5], [7, 8, 9, 10], list("abcd")])
+@pytest.mark.parametrize("rows", [[0, 1], [3, 0, 0], np.array([True, True, False, False])])
+def test_rows_of_a_series_are_taken_by_position(tmp_path, index, rows):
+    series = pd.Series([10.0, 20.0, 30.0, 40.0], index=index)
+    ds = memload.write(tmp_path / "set", {"x": series}, rows=rows, progress=False)
+    assert values(ds) == series.to_numpy()[rows].tolist()
+
+
+def test_rows_of_an_hdf5_dataset_are_taken_in_any_order(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(12.0).reshape(6, 2)
+        for number, rows in enumerate(([3, 1], [1, 1, 5], range(5, 2, -1), [0, 2])):
+            ds = memload.write(tmp_path / str(number), {"x": file["x"]}, rows=rows, progress=False)
+            assert values(ds) == np.arange(12.0).reshape(6, 2)[[*rows]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([0xDEADBEEFDEADBEEF, -5], r"the whole number 16045690984833335023 would be stored as 1\.6.*; give texts"),
+        ([2**53 + 1, 0.5], "the whole number 9007199254740993 would be stored as 9007199254740992.0"),
+        (pa.array([2**53 + 1, None]), r"1 row is null; fill them, as by array.fill_null\(0\)"),
+        (pa.chunked_array([[1.5], [None, None]]), "2 rows are null"),
+    ],
+)
+def test_what_would_be_rounded_or_lost_is_refused(tmp_path, given, said):
+    with pytest.raises(ValueError, match=f"field 'x': {said}"):
+        memload.write(tmp_path / "set", {"x": given}, progress=False)
+
+
+def test_large_whole_numbers_are_uint64(tmp_path):
+    ids = [0xDEADBEEFDEADBEEF, 0xDEADBEEFDEADBEF0, 5]
+    assert values(memload.write(tmp_path / "set", {"x": ids}, progress=False)) == ids
+
+
+def test_nan_in_a_list_of_floats_is_no_loss(tmp_path):
+    ds = memload.write(tmp_path / "set", {"x": [1, 2.5, float("nan")]}, progress=False)
+    assert values(ds)[:2] == [1.0, 2.5]
+
+
+LIKES = [torch.uint8, torch.int16, torch.int64, torch.uint64, torch.float32, torch.float64, torch.bool, torch.complex64]
+
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats()
+NESTED = st.recursive(NUMBERS, lambda part: st.lists(part, min_size=2, max_size=2), max_leaves=4)
+
+
+@given(NESTED, st.sampled_from([None, *LIKES]))
+def test_no_whole_number_is_changed_and_no_float_rounded_but_to_floats(given_numbers, like):
+    try:
+        plain = torch.as_tensor(given_numbers, dtype=None)
+    except (TypeError, ValueError, RuntimeError):
+        return
+    made = as_numbers(given_numbers, like)
+    exact = torch.as_tensor(given_numbers, dtype=torch.float64 if plain.is_floating_point() else torch.int64)
+    if made.is_floating_point() and plain.is_floating_point():
+        assert made.dtype == (like if like is not None and like.is_floating_point else torch.float64)
+        assert torch.equal(made.nan_to_num(), exact.to(made.dtype).nan_to_num())
+    else:
+        assert torch.equal(made.to(exact.dtype), exact)
