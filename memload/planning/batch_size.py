@@ -94,7 +94,8 @@ def compute_batch_size(
             MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the environment, it takes hardly more.
         target_utilization: the share of `limit` that may be used, above 0 and up to 1. The rest is for workspaces of
             libraries and fragmentation, which cannot be observed.
-        min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
+        min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most the rows of an epoch of
+            `loader`, and 1,048,576.
         precision: "bf16" or "fp16", or "bf16-mixed" or "fp16-mixed" as in `memload.plan`: the step runs under autocast.
             Models that are converted to half precision are given as they are, without `precision`.
         accumulate: the number of batches in one step. With more than one, gradients stay beside all activations.
@@ -120,7 +121,7 @@ def compute_batch_size(
     """
     if mode not in ("static", "measured", "trial"):
         raise ValueError(f'mode must be "static", "measured" or "trial", got {mode!r}')
-    bounds = bounds_of(min_batch_size, max_batch_size)
+    bounds = bounds_of(min_batch_size, max_batch_size, loader)
     trained = Trained(model, loss, optimizer, teacher, precision, accumulate)
     setting = setting_of(trained, sample, Target(device, limit, target_utilization), bounds, loader)
     with bar("batch size", None, progress, unit=" operations") as shown:

@@ -15,7 +15,7 @@ from memload.planning.gpu_libraries import cublas_workspaces
 from memload.planning.gpus import capability_here, gpu_here_has_bf16, parse_gpu
 from memload.planning.graph_spread import SURE, GraphMeans
 from memload.planning.heap import free_to_take, heap_bound, heap_threshold
-from memload.planning.loader_slots import last_batch_of, slots_of
+from memload.planning.loader_slots import last_batch_of, rows_of_epoch, slots_of
 from memload.planning.memory_budget import StaticBytes
 from memload.planning.model_bytes import ModelBytes, Modules, Optimizers, model_bytes, modules_of, optimizers_of
 from memload.planning.steps import LossOf, losses_of, precision_of
@@ -181,8 +181,8 @@ def _losses_of(
     return losses_of(models, trained.loss, teachers, precision, "cpu" if here.type == "meta" else here.type)
 
 
-def bounds_of(least: int, most: int | None) -> tuple[int, int]:
-    """Return the bounds of a batch size.
+def bounds_of(least: int, most: int | None, loader: Any = None) -> tuple[int, int]:
+    """Return the bounds of a batch size; that of a loader has at most the rows of its epoch.
 
     Raises:
         ValueError: one is no integer from 1 on, or they are in the wrong order.
@@ -190,7 +190,7 @@ def bounds_of(least: int, most: int | None) -> tuple[int, int]:
     for name, value in (("min_batch_size", least), ("max_batch_size", most)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be an integer from 1 on, got {value!r}")
-    top = _MOST if most is None else most
+    top = max(least, min(_MOST, rows_of_epoch(loader) or _MOST)) if most is None else most
     if least > top:
         raise ValueError(f"min_batch_size is {least}, above max_batch_size, {top}")
     return least, top

@@ -31,7 +31,15 @@ from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, 
 from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes, optimizer_over
 from memload.planning.request import Request
 from memload.planning.sharded import Sharded
-from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, losses_of, telling_dtypes
+from memload.planning.step_errors import why_no_step
+from memload.planning.steps import (
+    LossOf,
+    SampleDtypeError,
+    check_losses,
+    each_rank_by_itself,
+    losses_of,
+    telling_dtypes,
+)
 from memload.planning.variants import is_graphs, is_of_pyg
 from memload.planning.weightless import Weightless
 from memload.planning.weights_in_ram import coming_lines, file_lines
@@ -349,18 +357,17 @@ class Training:
         except Exception as error:
             if self.loss is None:
                 raise ValueError(f"the model does not take the loader's batch ({_short(error)})") from error
-            raise ValueError(_no_step(self.sample, error)) from error
+            raise ValueError(why_no_step(self.sample, error)) from error
         return max(0, most - (0 if self.accumulate > 1 and self.strategy is None else gradients))
 
     def _loss(self) -> Any:
         """Return the loss, or all losses."""
         modules = self._modules
         if self.loss is not None:
-            return (
-                telling_dtypes(self.loss, modules)
-                if callable(self.loss)
-                else [telling_dtypes(one, modules) for one in self.loss]
-            )
+            check_losses(self.loss)
+            several = [self.loss] if callable(self.loss) else self.loss
+            telling = [telling_dtypes(one, modules) for one in several]
+            return telling[0] if callable(self.loss) else telling
         frozen = [module for module in modules if module in self.teachers or trains_nothing(module)]
         trained = [module for module in modules if module not in frozen]
         if len(trained) != 1:
@@ -388,19 +395,6 @@ class Training:
             for k, one in enumerate(several)
         ]
         return several, twins
-
-
-def _no_step(sample: Any, error: Exception) -> str:
-    said = f"{type(error).__name__}: {error}"
-    if needs_values(sample):
-        return (
-            f"the step with a batch of graphs fails on the CPU ({said}): give a loss= that runs there, or as sample= "
-            "the batch that it takes, or leave loss= out"
-        )
-    return (
-        f"the loss cannot be run on tensors without numbers ({said}): leave loss= out, and measure activations by a "
-        "step on the real batch (memload.probe)"
-    )
 
 
 def _short(error: Exception) -> str:

@@ -66,11 +66,21 @@ Slots = Callable[[int], int]
 
 def last_batch_of(loader: Any, batch_size: int) -> int:
     """Return the rows of the short batch that ends an epoch of a loader; 0 if there is none, or it is not known."""
-    sampler: Any = getattr(loader, "sampler", None)
-    if loader is None or loader.batch_size is None or loader.drop_last or not hasattr(sampler, "__len__"):
+    rows = rows_of_epoch(loader)
+    if not rows or loader.drop_last:
         return 0
-    rows = len(sampler)
     return rows % batch_size if rows > batch_size else 0
+
+
+def rows_of_epoch(loader: Any) -> int:
+    """Return the rows of an epoch of a loader with a batch size; 0 if they are not known."""
+    sampler: Any = getattr(loader, "sampler", None)
+    if loader is None or getattr(loader, "batch_size", None) is None or not hasattr(sampler, "__len__"):
+        return 0
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return 0
 
 
 def slots_of(loader: Any, device: torch.device, row_bytes: float) -> tuple[Slots, bool]:

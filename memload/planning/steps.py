@@ -67,12 +67,29 @@ def losses_of(
             )
         given: list[LossOf] = [lambda batch: _usual_loss(models[0], teachers, batch)]
     else:
+        check_losses(loss)
         given = [loss] if callable(loss) else list(loss)
-    for one in given:
-        if not callable(one):
-            raise TypeError(f"loss must be a function of a batch, or a list of such, got {type(one).__name__}")
     losses = [telling_dtypes(one, models) for one in given]
     return losses if precision is None else [_autocast(one, precision, device_type) for one in losses]
+
+
+def check_losses(loss: LossOf | Sequence[LossOf]) -> None:
+    """Raise TypeError if a loss is no function, or cannot be called with a batch alone, as criteria cannot."""
+    for one in [loss] if callable(loss) else loss:
+        if not callable(one):
+            raise TypeError(f"loss must be a function of a batch, or a list of such, got {type(one).__name__}")
+        try:
+            signature = inspect.signature(one.forward if isinstance(one, torch.nn.Module) else one)
+        except (TypeError, ValueError):  # of a function that is not written in Python
+            continue
+        try:
+            signature.bind(None)
+        except TypeError:
+            name = getattr(one, "__name__", type(one).__name__)
+            raise TypeError(
+                f"loss= is called with a batch of the loader alone, and {name}{signature} takes other arguments: give "
+                'a function that calls the model, such as lambda batch: criterion(model(batch["x"]), batch["y"])'
+            ) from None
 
 
 def _autocast(loss: LossOf, precision: torch.dtype, device_type: str) -> LossOf:

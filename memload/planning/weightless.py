@@ -7,6 +7,7 @@ machine. It uses torch's fake tensors, as torch's compiler does.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from memload.planning.group_samples import tags_in
 from memload.planning.optimizer_bytes import twin_over
 from memload.planning.precisions import PRECISIONS
 from memload.planning.variants import converted
+
+_LOG = logging.getLogger(FakeTensorMode.__module__)
+_NEVER = logging.CRITICAL + 1  # a level: why a step fails is said where the error is caught
 
 
 class WithValues(torch.Tensor):
@@ -73,6 +77,8 @@ class Weightless:
         self._before: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
 
     def __enter__(self) -> Weightless:
+        self._level = _LOG.level
+        _LOG.setLevel(_NEVER)
         for module in self._modules:
             trained = any(p.requires_grad for p in module.parameters())
             dtype = self._dtype if trained else None
@@ -83,6 +89,7 @@ class Weightless:
         return self
 
     def __exit__(self, *_: object) -> None:
+        _LOG.setLevel(self._level)
         while self._before:
             part, name, tensor = self._before.pop()
             setattr(part, name, tensor)

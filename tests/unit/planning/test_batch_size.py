@@ -280,10 +280,10 @@ def test_accumulation_keeps_gradients_beside_all_activations():
 
 
 def test_the_slots_of_a_loader_take_their_part():
-    model, ds = nn.Linear(1000, 8), memload.from_arrays(x=torch.zeros(64, 1000)).only("x")
+    model, ds = nn.Linear(1000, 8), memload.from_arrays(x=torch.zeros(400, 1000)).only("x")
     loader = memload.FastLoader(ds, 16, depth=3)
     with_slots = memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", loader=loader)
-    assert with_slots.loader == pytest.approx(loader.nbytes / 16 * with_slots.batch_size, rel=0.02)
+    assert with_slots.loader == pytest.approx(loader.nbytes / 16 * with_slots.batch_size, rel=0.05)
     alone = memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB")
     assert 2 < alone.batch_size / with_slots.batch_size < 6
 

@@ -1,0 +1,63 @@
+"""Why a step cannot be run is said with what to do, and once."""
+
+import pytest
+import torch
+from torch import nn
+
+import memload
+
+DS = memload.from_arrays(x=torch.rand(1000, 32), y=torch.randint(0, 10, (1000,)))
+NET = nn.Linear(32, 10)
+ALONE = r"loss= is called with a batch of the loader alone, and {}\({}\).* takes other arguments: give a function"
+
+
+def two(net, batch):
+    return net(batch["x"]).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "said"),
+    [
+        (
+            lambda batch: NET(batch["image"]).mean(),
+            ValueError,
+            "asks the batch for 'image'; its fields are 'x', 'y'",
+        ),
+        (lambda batch: NET(batch["x"]).mean().item(), ValueError, r"asks for one, as x\.item\(\)"),
+        (lambda batch: NET(batch["x"][:, :3]).mean(), ValueError, "cannot be run on tensors without numbers"),
+        (two, TypeError, ALONE.format("two", "net, batch")),
+        (nn.CrossEntropyLoss(), TypeError, ALONE.format("CrossEntropyLoss", "input.*target.*")),
+        ([two], TypeError, ALONE.format("two", "net, batch")),
+        (3, TypeError, "not iterable|must be a function"),
+    ],
+)
+def test_a_loss_that_cannot_be_run_says_why(loss, error, said, capfd):
+    with pytest.raises(error, match=said):
+        memload.plan(DS, 32, model=NET, loss=loss, device="cpu")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("loss", [two, nn.CrossEntropyLoss()])
+def test_batch_sizes_say_so_as_well(loss):
+    with pytest.raises(TypeError, match="with a batch of the loader alone"):
+        memload.compute_batch_size(NET, torch.rand(4, 32), loss=loss, limit="1GB")
+
+
+def test_losses_without_a_signature_and_with_defaults_are_called():
+    plan = memload.plan(DS, 32, model=NET, loss=lambda batch, weight=2.0: weight * NET(batch["x"]).sum(), device="cpu")
+    assert "unknown" not in str(plan)
+    assert memload.compute_batch_size(NET, torch.rand(4, 32), loss=lambda x: NET(x).sum(), limit="1GB").batch_size > 1
+
+
+def test_a_model_that_does_not_fit_its_data_is_told_in_the_plan_and_not_in_a_log(capfd):
+    assert "a and b must have same reduction dim" in str(memload.plan(DS, 32, model=nn.Linear(31, 10), device="cpu"))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_batch_has_at_most_the_rows_of_an_epoch():
+    loader = memload.FastLoader(DS, 64)
+    sample = torch.rand(4, 32)
+    assert memload.compute_batch_size(NET, sample, loader=loader, limit="1GB").batch_size == 1000
+    assert memload.compute_batch_size(NET, sample, loader=loader, limit="1GB", max_batch_size=3000).batch_size == 3000
+    found = memload.compute_batch_size(NET, sample, loader=loader, limit="1GB", min_batch_size=2000)
+    assert found.batch_size == 2000
