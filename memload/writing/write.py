@@ -83,9 +83,10 @@ def write(
         path: the directory to create; or the address of a store, such as "s3://bucket/shards", where the set is written
             as its only part, see `memload.write_part`.
         data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
-            mapping from names to tensors, arrays, numbers or texts. Python's floats are float64, or what the rows before
-            are. Arrays of rows that differ in length are `memload.ragged`; texts are a list of str. Of a `memload.Recording`, a folder is made with a set for each
-            field and the clocks, spikes and intervals beside them; see docs/recordings.md.
+            mapping from names to tensors, arrays, numbers or texts. Python's floats are float64, or what the rows
+            before them are. Arrays of rows that differ in length are `memload.ragged`; texts are a list of str. Of a
+            `memload.Recording`, a folder is made with a set for each field and the clocks, spikes and intervals beside
+            them; see docs/recordings.md.
         rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
         mask: a bool array of the shape of a row, or of a row's first axes, or a .npy file of it. Elements where it is
             true are kept, in C order, as one axis. It applies to every field whose rows begin with its shape; a dict
