@@ -116,6 +116,11 @@ def _csv(path: Path, separator: str = ",") -> dict[str, list[Any]]:
     duplicates = [name for name, count in Counter(columns).items() if count > 1]
     if duplicates:
         raise ValueError(f"{path}: the columns {duplicates} occur twice")
+    if "" in columns and len(columns) > 1:
+        raise ValueError(
+            f"{path}: column {columns.index('') + 1} has no name in the first line; give it one, or leave out the "
+            "index that pandas writes so: table.to_csv(path, index=False)"
+        )
     for number, row in enumerate(rows, start=1):
         if len(row) != len(columns):
             raise ValueError(

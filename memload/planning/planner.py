@@ -7,8 +7,10 @@ tier                   -> placement of the rows: RAM, GPU, page cache, disk
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from memload.engine.tiers.tier import Tier
+from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import local_processes
 from memload.planning.account import Line
 from memload.planning.accounts import (
@@ -175,6 +178,7 @@ def plan(
         asked = PlannedLoader.of(data)
         data, device = asked.dataset, device or asked.device
         batch_size, loader = asked.but(batch_size, loader)
+    _check_names(loader)
     request = Request(
         data,
         (1 if "batch_sampler" in loader else graphs_of(sample) or 1) if batch_size is None else batch_size,
@@ -207,6 +211,15 @@ def plan(
     planner = _Planner()
     first = planner(request)
     return replace(first, ways_out=ways_out(request, first, planner))
+
+
+def _check_names(loader: Iterable[str]) -> None:
+    known = inspect.signature(FastLoader).parameters
+    for name in loader:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*inspect.signature(plan).parameters, *known], n=1)
+            meant = f"; {near[0]}= is one" if near else ""
+            raise TypeError(f"memload.plan takes no {name}=, nor does FastLoader, whose arguments it takes, too{meant}")
 
 
 class _Planner:

@@ -142,6 +142,8 @@ class ArrayRows:
 
 
 def _array(name: str, values: Any) -> Any:
+    if isinstance(values, torch.Tensor):
+        _check_strided(name, values)
     if hasattr(values, "shape") and not hasattr(values, "iloc"):  # pandas takes rows by label
         return values
     if getattr(values, "null_count", 0):  # of pyarrow
@@ -154,6 +156,18 @@ def _array(name: str, values: Any) -> Any:
     except (TypeError, ValueError, RuntimeError) as error:
         raise no_array(name, values, error) from error
     return _unrounded(name, values, array) if array.dtype == np.float64 and array.ndim == 1 else array
+
+
+def _check_strided(name: str, values: torch.Tensor) -> None:
+    if values.is_meta:
+        raise TypeError(f"field {name!r}: a tensor on the device meta has no numbers to write")
+    if values.is_nested:
+        raise TypeError(f"field {name!r}: a nested tensor; give memload.ragged(values.unbind())")
+    if values.layout != torch.strided:
+        layout = str(values.layout).removeprefix("torch.")
+        raise TypeError(
+            f"field {name!r}: a tensor of the layout {layout}; give values.to_dense(), or its parts as fields"
+        )
 
 
 def _unrounded(name: str, values: Any, array: NDArray[np.float64]) -> NDArray[Any]:

@@ -338,3 +338,9 @@ def test_labels_may_be_a_table_in_memory(tmp_path, photos, made):
     (photos / "notes.txt").write_text("beside them")
     ds = written(tmp_path / "s", photos, labels=made({"file_name": NAMES, "score": [1.5, 2.5, 3.5]}))
     assert [row["score"].item() for row in ds] == [1.5, 2.5, 3.5]
+
+
+def test_the_index_that_pandas_writes_is_named_and_how_to_leave_it_out(tmp_path, photos):
+    pandas.DataFrame(ROWS).to_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match=r"t\.csv: column 1 has no name .*to_csv\(path, index=False\)"):
+        written(tmp_path / "s", photos, table=tmp_path / "t.csv")

@@ -111,3 +111,16 @@ class Stream(IterableDataset):
 def test_a_loader_of_what_the_engine_cannot_read_is_refused(data):
     with pytest.raises(TypeError, match="only datasets that the native engine reads can be planned"):
         memload.plan(DataLoader(data))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("batchsize", "takes no batchsize=, nor does FastLoader, .*; batch_size= is one"),
+        ("nmu_workers", "num_workers= is one"),
+        ("zzz", "takes no zzz=, nor does FastLoader, whose arguments it takes, too$"),
+    ],
+)
+def test_an_unknown_argument_is_named_beside_the_one_that_was_meant(name, said):
+    with pytest.raises(TypeError, match=said):
+        memload.plan(DS, 32, **{name: 3})

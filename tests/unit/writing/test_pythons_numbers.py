@@ -117,6 +117,22 @@ def test_what_would_be_rounded_or_lost_is_refused(tmp_path, given, said):
         memload.write(tmp_path / "set", {"x": given}, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype", "ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda: torch.eye(3).to_sparse(), r"a tensor of the layout sparse_coo; give values.to_dense\(\)"),
+        (lambda: torch.eye(3).to_sparse_csr(), "a tensor of the layout sparse_csr"),
+        (lambda: torch.empty(3, device="meta"), "a tensor on the device meta has no numbers"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested tensor; give memload.ragged"),
+    ],
+    ids=["coo", "csr", "meta", "nested"],
+)
+def test_tensors_without_rows_of_numbers_are_named(tmp_path, given, said):
+    with pytest.raises(TypeError, match=f"field 'x': {said}"):
+        memload.write(tmp_path / "set", {"x": given()}, progress=False)
+
+
 def test_large_whole_numbers_are_uint64(tmp_path):
     ids = [0xDEADBEEFDEADBEEF, 0xDEADBEEFDEADBEF0, 5]
     assert values(memload.write(tmp_path / "set", {"x": ids}, progress=False)) == ids
