@@ -67,6 +67,13 @@ def test_a_run_that_was_stopped_in_an_epoch_goes_on_where_it_was(alone):
     assert found["after"] == [found["whole"][0][5:], found["whole"][1]]
 
 
+def test_fabric_keeps_the_loader_and_its_place_in_an_epoch(alone):
+    whole, before, after = (alone["fabric"][name] for name in ("whole", "before", "after"))
+    assert sorted(row for batch in whole["rows"] for row in batch) == list(range(ROWS))
+    assert before["rows"] + after["rows"] == whole["rows"]
+    assert (whole["native_rows"], whole["fresh"]) == (ROWS, 0)
+
+
 def test_a_monitor_is_a_callback_of_the_trainer(alone):
     found = alone["monitor"]
     assert found["last"] == [found["steps"] - 1, 1]

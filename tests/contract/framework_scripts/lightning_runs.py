@@ -14,6 +14,7 @@ import vision  # noqa: F401 - first: Lightning imports torchvision if it is ther
 import lightning.pytorch as pl
 import torch
 from common import BATCH, Net, Noted, common_orders, dataset, drawing_sampler, fetcher_loader, report, stock_loader
+from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
@@ -156,6 +157,30 @@ def resumed():
     return {"whole": whole, "before": before, "after": after}
 
 
+def in_fabric():
+    """The batches of a loop under Fabric, which is stopped in the middle of an epoch and resumed from its checkpoint."""
+
+    def run(checkpoint, stop_at=None, resumes=False):
+        fabric = Fabric(accelerator="cpu", devices=1)
+        generator = torch.Generator().manual_seed(8)
+        loader = memload.FastLoader(dataset(), batch_size=BATCH, shuffle=True, generator=generator)
+        fabric_loader = fabric.setup_dataloaders(loader)
+        if resumes:
+            fabric.load(checkpoint, {"loader": fabric_loader})
+        rows = []
+        for number, batch in enumerate(fabric_loader, start=1):
+            rows.append(batch["id"].tolist())
+            if number == stop_at:
+                fabric.save(checkpoint, {"loader": fabric_loader})
+                break
+        return {"rows": rows, "fresh": loader.stats().fresh_batches, "native_rows": loader.stats().rows}
+
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = str(Path(folder) / "fabric.ckpt")
+        whole, before = run(checkpoint), run(checkpoint, stop_at=5)
+        return {"whole": whole, "before": before, "after": run(checkpoint, resumes=True)}
+
+
 class Kept(Logger):
     """A logger that keeps what it is told."""
 
@@ -227,6 +252,7 @@ alone = {
     "predict": lambda: compared(stage="predict"),
     "workers": lambda: compared(loader={"num_workers": 2, "persistent_workers": True}, limit_val_batches=2),
     "resume": resumed,
+    "fabric": in_fabric,
     "monitor": monitored,
 }
 two = {
