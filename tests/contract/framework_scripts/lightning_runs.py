@@ -158,7 +158,7 @@ def resumed():
 
 
 def in_fabric():
-    """The batches of a loop under Fabric, which is stopped in the middle of an epoch and resumed from its checkpoint."""
+    """A loop under Fabric, which is stopped in the middle of an epoch and resumed from its checkpoint."""
 
     def run(checkpoint, stop_at=None, resumes=False):
         fabric = Fabric(accelerator="cpu", devices=1)
