@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
 #include <numeric>
 #include <span>
 
-#include "core/base/error.h"
 #include "core/base/memory.h"
 
 namespace memload::python {
@@ -15,10 +13,11 @@ namespace {
 constexpr std::size_t kSmallPart = 16;
 constexpr std::size_t kAlignment = 64;  // of torch's own memory
 
+// Null where memory is short: then the array stays in its slot.
 SlotPool::Lease copy_of(std::span<const std::byte> bytes) {
   const std::size_t room = std::max(kAlignment, round_up(bytes.size(), kAlignment));
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, room));
-  if (memory == nullptr) throw OutOfMemory("to copy an array of a batch", room);
+  if (memory == nullptr) return nullptr;
   std::ranges::copy(bytes, memory);
   return {memory, [](std::byte* held) { std::free(held); }};
 }
@@ -40,9 +39,9 @@ std::vector<SlotPool::Lease> memory_of(const std::vector<Array>& arrays, const S
   std::size_t left = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}) / kSmallPart;
   for (const std::size_t i : rising) {
     std::byte* const begin = slot.get() + arrays[i].offset;
-    const bool is_small = sizes[i] <= left;
-    found[i] = is_small ? copy_of({begin, sizes[i]}) : SlotPool::Lease(slot, begin);
-    left = is_small ? left - sizes[i] : 0;
+    if (sizes[i] <= left) found[i] = copy_of({begin, sizes[i]});
+    left -= std::min(left, sizes[i]);
+    if (!found[i]) found[i] = {slot, begin};
   }
   return found;
 }

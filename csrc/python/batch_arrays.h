@@ -23,7 +23,7 @@ struct Array {
 
 // Where the memory of each array begins. Small ones, such as labels, get a copy of their own, so that a loop that keeps
 // them keeps no slot. Those are the ones with the fewest bytes, together at most a sixteenth of the batch: for the
-// loop's thread, which copies them, that is little beside what the batch costs. Throws OutOfMemory.
+// loop's thread, which copies them, that is little beside what the batch costs.
 [[nodiscard]] std::vector<SlotPool::Lease> memory_of(const std::vector<Array>& arrays, const SlotPool::Lease& slot);
 
 }  // namespace memload::python

@@ -65,6 +65,7 @@ std::vector<FieldSpec> specs_of(const std::vector<PyField>& fields) {
 }
 
 constexpr DlDataType kInt64{0, 64, 1};
+
 class PyPipeline {
  public:
   PyPipeline(const std::vector<PyField>& fields, const PipelineOptions& options, PyPipeline* reuse)
