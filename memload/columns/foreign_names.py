@@ -33,6 +33,8 @@ _INSTEAD = {
     "skip": "all but the first n rows are ds.select(range(n, len(ds)))",
     "head": "the first n rows are ds.select(range(n))",
     "shuffle": "memload.FastLoader(ds, shuffle=True) shuffles, or ds.select(torch.randperm(len(ds)))",
+    "sort": 'ds.select(torch.argsort(ds.fields["x"].gather(range(len(ds))))) has the rows by a field',
+    "repeat": "memload.concat([ds] * 2) has the rows twice; an epoch more is one more loop over the loader",
     "train_test_split": "ds.split(0.8, seed=0) gives two shuffled parts",
     "random_split": "ds.split(0.8, seed=0) gives two shuffled parts",
     "batch": "memload.FastLoader(ds, batch_size=...) makes batches",

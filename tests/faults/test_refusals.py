@@ -63,6 +63,7 @@ def test_means_of_channels_may_have_the_shape_in_which_torch_broadcasts_them():
     [
         ("stim", r"ds\.only\('stim'\)"), ("column_names", r"list\(ds\.fields\)"), ("num_rows", r"len\(ds\)"),
         ("filter", r"ds\.select"), ("shuffle", "shuffle=True"), ("train_test_split", r"ds\.split"),
+        ("sort", r"torch\.argsort"), ("repeat", r"memload\.concat\(\[ds\] \* 2\)"),
         ("save_to_disk", r"memload\.write"), ("to", r"memload\.to_device"), ("with_transform", r"ds\.map"),
     ],
 )  # fmt: skip
