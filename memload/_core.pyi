@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['BlockTable', 'BlocksOf', 'CacheRoom', 'Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'EventItems', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RoomLock', 'RowCache', 'RowIndex', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'give_back', 'gpu_view', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
+__all__: list[str] = ['BlockTable', 'BlocksOf', 'CacheRoom', 'Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'EventItems', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RoomLock', 'RowCache', 'RowIndex', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'give_back', 'gpu_view', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'small_arrays', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -1308,6 +1308,10 @@ def resize_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_ad
 def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Change the state as permutation() does.
+    """
+def small_arrays(sizes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> list[int]:
+    """
+    Which arrays of a batch, by their sizes in bytes, get memory of their own: few bytes in all.
     """
 def spare_bytes() -> int:
     """

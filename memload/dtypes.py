@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from typing import Any
 
 import numpy as np
@@ -127,34 +128,78 @@ def refuse_masked(array: np.ndarray[Any, Any]) -> None:
         )
 
 
-def as_numbers(given: Any, like: torch.dtype | None = None) -> Any:
+def as_numbers(given: Any, like: torch.dtype | None = None, widens: bool = False) -> Any:
     """Return an array or a tensor as it is, and what Python's numbers are made of as a tensor.
 
     Args:
-        given: a tensor, an array, a number, or numbers in lists and tuples.
+        given: a tensor, an array, a number, or numbers in lists and tuples, of which the first tells whose they are.
         like: the dtype of the rows before; None: there are none. Python's numbers take it if it has them all, where
             floats are rounded. Else floats are float64, as in numpy and in torch's default_collate.
+        widens: whether other floats take it, too, if it has them all.
 
     Raises:
-        TypeError, ValueError, RuntimeError: they make no array of numbers.
+        ValueError: a whole number beside floats would be rounded.
+        TypeError, RuntimeError: they make no array of numbers.
     """
     if isinstance(given, torch.Tensor | np.ndarray | np.generic):
-        return given
+        return _widened(given, like) if widens and like is not None else given
     made = torch.as_tensor(given, device="cpu")
-    if not _is_pythons(given):
+    if not is_pythons(given):
         return made
-    if like is not None and not made.numel():
-        return made.to(like)
+    if not made.numel():
+        return made if like is None else made.to(like)
     if made.is_floating_point():
-        is_rounded = like is not None and like.is_floating_point
-        return torch.as_tensor(given, dtype=like if is_rounded else torch.float64, device="cpu")
-    if like is None or made.dtype != torch.int64 or like.is_complex or like == torch.bool:
-        return made
-    taken = made.to(like)
-    return taken if torch.equal(taken.to(made.dtype), made) else made
+        exact = torch.as_tensor(given, dtype=torch.float64, device="cpu")
+        check_whole_numbers(given, exact.numpy())
+        rounded = exact.to(like) if like is not None and like.is_floating_point else exact
+        return exact if (rounded.isfinite() != exact.isfinite()).any() else rounded
+    return made.to(like) if like is not None and made.dtype == torch.int64 and _has_all(like, made) else made
 
 
-def _is_pythons(given: Any) -> bool:
+def _widened(given: Any, like: torch.dtype) -> Any:
+    floats = torch.as_tensor(given) if getattr(given, "dtype", None) in _FLOATS else given
+    if isinstance(floats, torch.Tensor) and floats.dtype.is_floating_point:
+        return floats.to(like) if torch.promote_types(floats.dtype, like) == like else given
+    return given
+
+
+_FLOATS = (np.float16, np.float32, np.float64)
+
+
+def check_whole_numbers(given: Any, made: np.ndarray[Any, Any]) -> None:
+    """Raise ValueError if a whole number in nested lists was rounded when float64 was made of it.
+
+    Args:
+        given: the lists.
+        made: what was made of them.
+    """
+    if not made.size or not (np.abs(made) >= _WHOLE).any():
+        return
+    flat = [given]
+    for _ in range(made.ndim):
+        flat = [one for part in flat for one in part]
+    for one, kept in zip(flat, made.reshape(-1).tolist(), strict=True):
+        if isinstance(one, numbers.Integral) and int(one) != kept:
+            raise ValueError(
+                f"the whole number {one} would be stored as {kept}, since no dtype has all of these numbers; give "
+                "texts, or numbers that one dtype has"
+            )
+
+
+_WHOLE = 2.0**53  # up to there float64 has all whole numbers
+
+
+def _has_all(like: torch.dtype, made: torch.Tensor) -> bool:
+    """Return whether a dtype has all of these whole numbers; of floats only where it has all up to the largest."""
+    if like.is_complex or like == torch.bool:
+        return False
+    least, most = int(made.min()), int(made.max())
+    if like.is_floating_point:
+        return max(-least, most) <= round(2 / torch.finfo(like).eps)
+    return torch.iinfo(like).min <= least and most <= torch.iinfo(like).max
+
+
+def is_pythons(given: Any) -> bool:
     """Return whether the first of these numbers is one of Python's, or there is none."""
     while isinstance(given, list | tuple) and given:
         given = given[0]

@@ -21,9 +21,13 @@ struct Array {
   [[nodiscard]] std::size_t bytes() const noexcept;
 };
 
-// Where the memory of each array begins. Small ones, such as labels, get a copy of their own, so that a loop that keeps
-// them keeps no slot. Those are the ones with the fewest bytes, together at most a sixteenth of the batch: for the
+// Which arrays of a batch, by their sizes, are copied into memory of their own, so that a loop that keeps them, such as
+// labels, keeps no slot: those with the fewest bytes, but not none, together at most a sixteenth of the batch. For the
 // loop's thread, which copies them, that is little beside what the batch costs.
+[[nodiscard]] std::vector<std::size_t> small_arrays(const std::vector<std::size_t>& sizes);
+
+// Where the memory of each array begins: a copy of small ones, else the slot; null for those without bytes. Where
+// memory is short, small ones stay in the slot.
 [[nodiscard]] std::vector<SlotPool::Lease> memory_of(const std::vector<Array>& arrays, const SlotPool::Lease& slot);
 
 }  // namespace memload::python

@@ -379,6 +379,8 @@ std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t slot_rows
 }  // namespace
 
 void register_pipeline(py::module_& m) {
+  m.def("small_arrays", &small_arrays, py::arg("sizes"),
+        "Which arrays of a batch, by their sizes in bytes, get memory of their own: few bytes in all.");
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,

@@ -139,7 +139,7 @@ def random_parts(
         )
     if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
         raise TypeError(f"seed must be an integer of 64 bits, such as 0, got {seed!r:.80}")
-    borders = [round(share * length) for share in itertools.accumulate(shares[:-1])]
+    borders = [round(math.fsum(shares[:part]) * length) for part in range(1, len(shares))]
     sizes = np.diff([0, *borders, length])
     if sizes.min() <= 0:
         cut = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"

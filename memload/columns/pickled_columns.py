@@ -48,7 +48,7 @@ def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
     """Return the columns, each file mapped once.
 
     Raises:
-        FormatError: the length of a file has changed.
+        FormatError: the length of a file has changed, or another file has taken its place.
         OSError: a file cannot be mapped.
         MemloadError: the process that shared its memory has ended.
     """

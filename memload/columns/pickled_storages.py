@@ -7,6 +7,7 @@ process has a copy. The receiver attaches to shared memory. A cache is sent as i
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from memload._core import OpenFiles, RowCache, Storage
 from memload.errors import FormatError
+from memload.kept_errors import level_outside
 from memload.memory.arenas import attach
 from memload.memory.budget import read_text
 
@@ -177,18 +179,27 @@ def unpack_storage(packed: PackedStorage, shared: Unpacked) -> Storage:
 
 
 def _check_same(packed: PackedFile, storage: Storage) -> None:
-    """Raise FormatError if the file is another one, not the same one written to, nor a copy that kept its time."""
-    if packed.stamp is None or storage.stamp is None or packed.boot != _boot():
+    """Raise FormatError if the file is another one, not the same one written to, nor a copy that kept its time.
+
+    Of rows that were in RAM, a file that was written to since may have others: then it warns.
+    """
+    if packed.stamp is None or storage.stamp is None or not packed.boot or packed.boot != _boot():
         return
     (device, inode, changed, born), (device_now, inode_now, changed_now, born_now) = packed.stamp, storage.stamp
     if device != device_now or changed == changed_now:
         return
-    replaced = (inode, born) != (inode_now, born_now)
-    if replaced or packed.loaded:
-        what = "was replaced by another file of its length" if replaced else "was written to"
+    times = f"it was last changed {_at(changed)}, now {_at(changed_now)}"
+    if (inode, born) != (inode_now, born_now):
         raise FormatError(
-            f"{packed.path}: {what} since the dataset was made: it was last changed {_at(changed)}, now "
-            f"{_at(changed_now)}; open the data set again, and send or save that"
+            f"{packed.path}: was replaced by another file of its length since the dataset was made: {times}; open the "
+            "data set again, and send or save that"
+        )
+    if packed.loaded:
+        warnings.warn(
+            f"{packed.path}: may have been written to since its rows were loaded into RAM: {times}. This process reads "
+            "them from the file; if they differ, open the data set again, and send or save that",
+            RuntimeWarning,
+            stacklevel=level_outside(),
         )
 
 

@@ -25,7 +25,6 @@ from memload.engine.settings import PassSettings, bytes_of_slot
 from memload.sizes import format_size
 
 _PROBED_BYTES = 16 << 20
-_SMALL_PART = 16  # of a batch's bytes: what small arrays have together at most
 
 
 class PinnedRing:
@@ -268,16 +267,10 @@ def _views(buffers: Sequence[torch.Tensor | None], arrays: Sequence[Array], devi
 
 
 def _small_apart(views: list[torch.Tensor], arrays: Sequence[Array], host: HostMemory) -> list[torch.Tensor]:
-    """Give small arrays pinned memory of their own, as `csrc/python/batch_arrays.h` does outside of pinned memory."""
-    left = sum(view.nbytes for view in views) // _SMALL_PART
-    for place in sorted(range(len(views)), key=lambda place: views[place].nbytes):
-        view = views[place]
-        if view.nbytes > left:
-            break
-        left -= view.nbytes
-        if view.nbytes:
-            own = host.pinned(view.nbytes).untyped_storage()
-            views[place] = _view(own, (0, 0, *arrays[place][2:]), _CPU).copy_(view)
+    """Give small arrays pinned memory of their own, so that a loop that keeps them keeps no batch."""
+    for place in _core.small_arrays([view.nbytes for view in views]):
+        own = host.pinned(views[place].nbytes).untyped_storage()
+        views[place] = _view(own, (0, 0, *arrays[place][2:]), _CPU).copy_(views[place])
     return views
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from memload.columns.fields import Field
+from memload.dtypes import from_numpy_dtype
 from memload.errors import FormatError
 from memload.formats.members import Key
 
@@ -91,12 +92,23 @@ def torch_format(dataset: Any) -> TorchFormat:
     return TorchFormat(columns, dtype)
 
 
-def with_stored_dtypes(dataset: Any) -> Any:
-    """Return a dataset whose rows have the dtypes of its columns; without a format they are numbers of Python's."""
+def stated_dtypes(dataset: Any) -> dict[str, torch.dtype]:
+    """Return the dtypes of columns of numbers, or of lists of numbers, whose rows are numbers of Python's."""
     if dataset.format["type"] is not None:
-        return dataset
-    stated = {name: dataset.format[name] for name in ("columns", "output_all_columns")}
-    return dataset.with_format("numpy", **stated)
+        return {}
+    table = dataset.data.table
+    found = {name: _element(table.column(name).type) for name in table.column_names}
+    return {name: dtype for name, dtype in found.items() if dtype is not None}
+
+
+def _element(kind: Any) -> torch.dtype | None:
+    """Return the dtype of the numbers in a type of Arrow; None if it has others, or torch has no such numbers."""
+    while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
+        kind = inner
+    try:
+        return from_numpy_dtype(np.dtype(kind.to_pandas_dtype()))
+    except (NotImplementedError, TypeError):
+        return None
 
 
 def parts_of(dataset: Any) -> list[Any]:

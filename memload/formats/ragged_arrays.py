@@ -14,7 +14,7 @@ from memload import _core
 from memload.columns.fields import Field, check_name, row_nbytes
 from memload.columns.ragged_fields import RaggedField
 from memload.columns.ragged_forms import Ragged, RaggedArray
-from memload.dtypes import as_numbers, refuse_masked
+from memload.dtypes import as_numbers, is_pythons, refuse_masked
 from memload.formats.arrays import borrow_array
 
 
@@ -51,8 +51,10 @@ def rows_joined(values: Any, axis: int, like: torch.dtype | None = None) -> Ragg
     if not isinstance(values, Iterable):
         raise TypeError(f"expected a list of rows, or values and offsets, got {type(values).__name__}")
     given = list(values)
-    if like is None:  # rows without elements have no dtype of their own
-        like = next((row.dtype for k, one in enumerate(given) if (row := _tensor(k, one, None)).numel()), None)
+    if like is None:  # what has a dtype decides it; rows of Python's numbers have none, and empty lists not even these
+        own = (_tensor(place, row, None) for place, row in enumerate(given) if not is_pythons(row))
+        pythons = (_tensor(place, row, None) for place, row in enumerate(given))
+        like = next((row.dtype for row in itertools.chain(own, pythons) if row.numel()), None)
     rows = [_tensor(position, row, like) for position, row in enumerate(given)]
     if not rows:
         raise ValueError("a list of no rows has no dtype and no shape; give values and offsets")

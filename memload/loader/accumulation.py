@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from memload.columns.graph_attributes import GraphBatch
 from memload.columns.ragged_forms import Ragged
@@ -18,7 +18,6 @@ from memload.kept_errors import level_outside
 from memload.loader.access import LoaderAccess, access
 from memload.sampling.pulls import is_stateful
 from memload.sampling.row_plan import HeldGroup, Progress
-from memload.sampling.samplers import RankedSampler
 from memload.sizes import counted
 
 T = TypeVar("T")
@@ -236,7 +235,7 @@ def _sizes_of(loader: Any, *, resumed: bool) -> _Sizes | None:
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset) or not loader.in_order or type(sampler) is not BatchSampler:
         return None
-    if resumed and (isinstance(sampler.sampler, RankedSampler) or is_stateful(sampler.sampler)):
+    if resumed and (isinstance(sampler.sampler, DistributedSampler) or is_stateful(sampler.sampler)):
         return None
     try:
         return _Sizes(len(sampler), sampler.batch_size, len(sampler.sampler))  # type: ignore[arg-type]

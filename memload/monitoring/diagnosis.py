@@ -50,6 +50,7 @@ _HUGE_PAGE, _OBJECTS = 2 * _MB, 16384  # bytes: the unit of a large batch's memo
 
 _RESULTS_A_STEP = 0.25  # with their graph: from so many more in each step on, results are kept
 
+_Free = Mapping[tuple[float, int | None], int]
 Graphs = Callable[[bool], KeptGraphs | None]
 """Returns the counts of kept results, given whether the run has ended; None: not known yet."""
 
@@ -183,8 +184,8 @@ def leak(series: Sequence[Sample]) -> Finding | None:
     rising = rise(latest, _HOST_RISE // 2, _LEAST_EPOCHS) or rise(latest, _HOST_RISE // 4, _MOST_EPOCHS)
     last = series[-1]
     left = max(0.0, (1 - last.share) * last.limit)
-    used = {one.epoch: (one.at_epoch or 0) - one.free_at_epoch for one in settled}
-    if rising is None or not _is_used(rising, used):
+    free: _Free = {(one.epoch, one.at_epoch): one.free_at_epoch for one in settled}
+    if rising is None or not _is_used(rising, free):
         return None
     return Finding(
         "leak",
@@ -195,18 +196,24 @@ def leak(series: Sequence[Sample]) -> Finding | None:
     )
 
 
-def _is_used(rising: Rise, used: Mapping[int, int]) -> bool:
-    """Return whether what is in use in the heap rises as well: small things that are kept part holes of the heap."""
-    more = used[round(rising.end)] - used[round(rising.begin)]
-    return more >= _USED_SHARE * (rising.last - rising.first)
+def _is_used(rising: Rise, free: _Free) -> bool:
+    """Return whether what is in use in the heap rises as well: small things that are kept part holes of the heap.
+
+    Args:
+        rising: the rise.
+        free: what the heap had free, by the position and the bytes that were held there.
+    """
+    grown = rising.last - rising.first
+    more = grown - (free[rising.end, rising.last] - free[rising.begin, rising.first])
+    return more >= _USED_SHARE * grown
 
 
 def host_results_kept(series: Sequence[Sample]) -> Finding | None:
     """Return the finding that the memory held between two batches rises from step to step, or None."""
     points = [(sample.step, sample.at_batch) for sample in series if sample.at_batch is not None]
     rising = rise(_parts(points, _SETTLED), _HOST_RISE, _PARTS)
-    used = {one.step: (one.at_batch or 0) - one.free_at_batch for one in series}
-    if rising is None or not _is_used(rising, used):
+    free: _Free = {(one.step, one.at_batch): one.free_at_batch for one in series}
+    if rising is None or not _is_used(rising, free):
         return None
     return Finding(
         "results kept",

@@ -35,8 +35,8 @@ from memload.planning.step_errors import why_no_step
 from memload.planning.steps import (
     LossOf,
     SampleDtypeError,
-    check_losses,
     each_rank_by_itself,
+    list_of_losses,
     losses_of,
     telling_dtypes,
 )
@@ -364,9 +364,7 @@ class Training:
         """Return the loss, or all losses."""
         modules = self._modules
         if self.loss is not None:
-            check_losses(self.loss)
-            several = [self.loss] if callable(self.loss) else self.loss
-            telling = [telling_dtypes(one, modules) for one in several]
+            telling = [telling_dtypes(one, modules) for one in list_of_losses(self.loss)]
             return telling[0] if callable(self.loss) else telling
         frozen = [module for module in modules if module in self.teachers or trains_nothing(module)]
         trained = [module for module in modules if module not in frozen]

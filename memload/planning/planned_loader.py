@@ -63,6 +63,12 @@ class PlannedLoader:
             replaced.add("sampler")
         if "batch_sampler" in given:
             replaced.add("drop_last")
+        if given.get("num_workers") == 0:
+            replaced |= {"prefetch_factor", "persistent_workers"}
+        if "options" in given:
+            replaced |= {"threads", "depth"}
+        if not given.keys().isdisjoint(("threads", "depth")):
+            replaced.add("options")
         kept = {name: value for name, value in self.arguments.items() if name not in replaced}
         own = None if "batch_sampler" in given else self.batch_size
         return (own if batch_size is None else batch_size), {**kept, **given}

@@ -176,7 +176,7 @@ def plan(
     """
     if isinstance(data, DataLoader):
         asked = PlannedLoader.of(data)
-        data, device = asked.dataset, device or asked.device
+        data, device = asked.dataset, asked.device if device is None else device
         batch_size, loader = asked.but(batch_size, loader)
     _check_names(loader)
     request = Request(

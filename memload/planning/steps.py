@@ -67,19 +67,24 @@ def losses_of(
             )
         given: list[LossOf] = [lambda batch: _usual_loss(models[0], teachers, batch)]
     else:
-        check_losses(loss)
-        given = [loss] if callable(loss) else list(loss)
+        given = list_of_losses(loss)
     losses = [telling_dtypes(one, models) for one in given]
     return losses if precision is None else [_autocast(one, precision, device_type) for one in losses]
 
 
-def check_losses(loss: LossOf | Sequence[LossOf]) -> None:
-    """Raise TypeError if a loss is no function, or cannot be called with a batch alone, as criteria cannot."""
-    for one in [loss] if callable(loss) else loss:
+def list_of_losses(loss: LossOf | Iterable[LossOf]) -> list[LossOf]:
+    """Return the losses one by one.
+
+    Raises:
+        TypeError: one is no function, or cannot be called with a batch alone, as criteria cannot.
+    """
+    given = [loss] if callable(loss) or not isinstance(loss, Iterable) else list(loss)
+    for one in given:
         if not callable(one):
             raise TypeError(f"loss must be a function of a batch, or a list of such, got {type(one).__name__}")
         try:
-            signature = inspect.signature(one.forward if isinstance(one, torch.nn.Module) else one)
+            called = one.forward if isinstance(one, torch.nn.Module) else one
+            signature = inspect.signature(called, follow_wrapped=False)
         except (TypeError, ValueError):  # of a function that is not written in Python
             continue
         try:
@@ -90,6 +95,7 @@ def check_losses(loss: LossOf | Sequence[LossOf]) -> None:
                 f"loss= is called with a batch of the loader alone, and {name}{signature} takes other arguments: give "
                 'a function that calls the model, such as lambda batch: criterion(model(batch["x"]), batch["y"])'
             ) from None
+    return given
 
 
 def _autocast(loss: LossOf, precision: torch.dtype, device_type: str) -> LossOf:

@@ -21,7 +21,6 @@ from memload.planning.precisions import PRECISIONS
 from memload.planning.variants import converted
 
 _LOG = logging.getLogger(FakeTensorMode.__module__)
-_NEVER = logging.CRITICAL + 1  # a level: why a step fails is said where the error is caught
 
 
 class WithValues(torch.Tensor):
@@ -72,13 +71,12 @@ class Weightless:
         self._modules = modules
         self._dtype, self._autocast = map(_dtype, PRECISIONS[precision])
         self._mode = FakeTensorMode()
+        self._silence = lambda _: False  # one of its own: several may be in use at a time
         self._twins: dict[int, torch.Tensor] = {}
         self._trained: dict[int, torch.nn.Parameter] = {}
         self._before: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
 
     def __enter__(self) -> Weightless:
-        self._level = _LOG.level
-        _LOG.setLevel(_NEVER)
         for module in self._modules:
             trained = any(p.requires_grad for p in module.parameters())
             dtype = self._dtype if trained else None
@@ -86,10 +84,11 @@ class Weightless:
                 for name, tensor in _own_tensors(part):
                     self._before.append((part, name, tensor))
                     setattr(part, name, self._twin(tensor, dtype))
+        _LOG.addFilter(self._silence)  # why a step fails is said where the error is caught
         return self
 
     def __exit__(self, *_: object) -> None:
-        _LOG.setLevel(self._level)
+        _LOG.removeFilter(self._silence)
         while self._before:
             part, name, tensor = self._before.pop()
             setattr(part, name, tensor)

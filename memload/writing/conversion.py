@@ -151,10 +151,10 @@ class Conversions:
             elif given is not None:
                 object.__setattr__(self, option, read(given))
 
-    @property
-    def any(self) -> bool:
-        """Whether an option is given."""
-        return any(one is not None for one in (self.mask, self.scale, self.cast))
+    def may_change(self, name: str) -> bool:
+        """Return whether the dtype of a field may be changed."""
+        given = (self.scale, self.cast)
+        return any(name in one if isinstance(one, Mapping) else one is not None for one in given)
 
     def of(self, forms: Mapping[str, Form]) -> dict[str, Conversion]:
         """Return the conversion of each field that is converted.

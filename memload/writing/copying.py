@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+import torch
 
 from memload.columns.fields import row_nbytes
 from memload.columns.ragged_fields import holds_ragged
 from memload.dataset.dataset import Dataset
-from memload.formats.hugging_face import is_hugging_face, with_stored_dtypes
+from memload.formats.hugging_face import is_hugging_face, stated_dtypes
 from memload.formats.ragged_arrays import field_of
 from memload.formats.shards.ragged_input import is_ragged_data
 from memload.progress import Bar, byte_bar
@@ -83,7 +85,19 @@ def copy_rows(
 ) -> None:
     """Write the rows of an iterable, converted. `told` gets the conversions by field before the first row is added."""
     with byte_bar("write", None, progress) as bar:
-        _write_rows(writer, rows_of(data), conversions, bar, told)
+        rows = rows_of(data)
+        stated = rows.stated if isinstance(rows, _StatedRows) else {}
+        _write_rows(writer, rows, stated, conversions, bar, told)
+
+
+class _StatedRows(Iterator[Any]):
+    """The rows of a `datasets.Dataset`, which are numbers of Python's, and the dtypes that it has for them."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._rows, self.stated = iter(dataset), stated_dtypes(dataset)
+
+    def __next__(self) -> Any:
+        return next(self._rows)
 
 
 def rows_of(data: Any) -> Any:
@@ -101,7 +115,7 @@ def rows_of(data: Any) -> Any:
     if hasattr(data, "dtype"):
         raise TypeError(f'data is a {type(data).__name__}; give it a name: memload.write(path, {{"stim": array}})')
     try:
-        return iter(with_stored_dtypes(data) if is_hugging_face(data) else data)
+        return _StatedRows(data) if is_hugging_face(data) else iter(data)
     except TypeError:
         raise TypeError(
             f"data is of type {type(data).__name__}; expected a dataset, arrays by name, or an iterable of rows"
@@ -111,6 +125,7 @@ def rows_of(data: Any) -> Any:
 def _write_rows(
     writer: RowWriter,
     rows: Iterable[Mapping[str, Any]],
+    stated: Mapping[str, torch.dtype],
     conversions: Conversions,
     bar: Bar,
     told: Callable[[dict[str, Conversion]], None],
@@ -122,7 +137,7 @@ def _write_rows(
                 f"row {number} is a {type(row).__name__}; expected a mapping from field names to values, such as "
                 '{"stim": ..., "robs": ...}; for rows without names give ({"stim": x, "robs": y} for x, y in data)'
             )
-        encoded = writer.encoded(row, converts=conversions.any)
+        encoded = writer.encoded(row, stated, conversions.may_change)
         if chosen is None:
             chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
             told(chosen)

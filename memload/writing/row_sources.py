@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from memload.columns.fields import Field, HasFields, check_equal_lengths
 from memload.columns.numbers import row_numbers
+from memload.dtypes import check_whole_numbers
 from memload.formats.shards.rows import Rows, as_rows, no_array
 from memload.sizes import counted
 from memload.writing.conversion import Conversion, Form
@@ -146,16 +147,31 @@ def _array(name: str, values: Any) -> Any:
         _check_strided(name, values)
     if hasattr(values, "shape") and not hasattr(values, "iloc"):  # pandas takes rows by label
         return values
-    if getattr(values, "null_count", 0):  # of pyarrow
+    if missing := _missing(values):
         raise ValueError(
-            f"field {name!r}: {counted(values.null_count, 'row is', 'rows are')} null; fill them, as by "
-            "array.fill_null(0), or leave them out, as by array.drop_null()"
+            f"field {name!r}: {counted(missing, 'row is', 'rows are')} null; fill them, as by array.fill_null(0) of "
+            "pyarrow and series.fillna(0) of pandas, or leave them out"
         )
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise no_array(name, values, error) from error
-    return _unrounded(name, values, array) if array.dtype == np.float64 and array.ndim == 1 else array
+    if not isinstance(values, list | tuple) or array.dtype != np.float64:
+        return array
+    try:
+        check_whole_numbers(values, array)
+    except ValueError as error:
+        if array.ndim == 1 and all(isinstance(one, int) and 0 <= one < 1 << 64 for one in values):
+            return np.array(values, dtype=np.uint64)
+        raise ValueError(f"field {name!r}: {error}") from None
+    return array
+
+
+def _missing(values: Any) -> int:
+    """Return the rows without a value of pyarrow's arrays, and of pandas' where that is not NaN."""
+    if hasattr(values, "iloc"):
+        return 0 if isinstance(values.dtype, np.dtype) else int(values.isna().sum())
+    return int(getattr(values, "null_count", 0))
 
 
 def _check_strided(name: str, values: torch.Tensor) -> None:
@@ -168,21 +184,6 @@ def _check_strided(name: str, values: torch.Tensor) -> None:
         raise TypeError(
             f"field {name!r}: a tensor of the layout {layout}; give values.to_dense(), or its parts as fields"
         )
-
-
-def _unrounded(name: str, values: Any, array: NDArray[np.float64]) -> NDArray[Any]:
-    """Return whole numbers that float64 would round as uint64, if they are such; else raise ValueError."""
-    if not isinstance(values, list | tuple):
-        return array
-    rounded = [(one, kept) for one, kept in zip(values, array.tolist(), strict=True) if one != kept and one == one]
-    if not rounded:
-        return array
-    if all(isinstance(one, int) and 0 <= one < 1 << 64 for one in values):
-        return np.array(values, dtype=np.uint64)
-    raise ValueError(
-        f"field {name!r}: the whole number {rounded[0][0]} would be stored as {rounded[0][1]}, since no dtype has all "
-        "of these numbers; give texts, or numbers that one dtype has"
-    )
 
 
 def _taken(array: Any, chosen: slice | NDArray[np.int64]) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
+
+import torch
 
 from memload.errors import DiskSpaceError
 from memload.formats.codecs.by_field import Codecs
@@ -95,9 +97,14 @@ class RowWriter:
         """
         self.append_rows(self.encoded({**(row or {}), **fields}))
 
-    def encoded(self, row: Mapping[str, Any], *, converts: bool = False) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one row; `converts`: it is converted before it is added."""
-        return self._fields.encoded_row(row, converts=converts)
+    def encoded(
+        self,
+        row: Mapping[str, Any],
+        stated: Mapping[str, torch.dtype] = MappingProxyType({}),
+        converted: Callable[[str], bool] = lambda _: False,
+    ) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one row; raises as `append`. See `RowFields.encoded_row`."""
+        return self._fields.encoded_row(row, stated, converted)
 
     def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
         """Add one row that is already bytes, as a batch of one row; otherwise as `append`."""

@@ -44,7 +44,9 @@ std::uint64_t next_number() {
 std::optional<FileStamp> stamp_of(int file) noexcept {
   struct statx info{};
   if (::statx(file, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &info) != 0) return std::nullopt;
-  const auto nanoseconds = [](const statx_timestamp& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
+  const auto nanoseconds = [](const statx_timestamp& time) {  // they wrap around after 2262, and are only compared
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec);
+  };
   const bool knows_birth = (info.stx_mask & STATX_BTIME) != 0;
   return FileStamp{makedev(info.stx_dev_major, info.stx_dev_minor), info.stx_ino, nanoseconds(info.stx_mtime),
                    knows_birth ? nanoseconds(info.stx_btime) : 0};

@@ -82,7 +82,9 @@ def joined_rows(parts: Sequence[RaggedRows]) -> RaggedRows:
     return replace(parts[0], planes=planes, lengths=np.concatenate([part.lengths for part in parts]))
 
 
-def encoded_row(name: str, value: Any, axis: int | None = None, like: torch.dtype | None = None) -> AnyRows:
+def encoded_row(
+    name: str, value: Any, axis: int | None = None, like: torch.dtype | None = None, widens: bool = False
+) -> AnyRows:
     """Return one row as bytes.
 
     Args:
@@ -90,6 +92,7 @@ def encoded_row(name: str, value: Any, axis: int | None = None, like: torch.dtyp
         value: a text, a tensor, an array or a number.
         axis: the axis along which rows of the field may differ in length; None for fields of one shape.
         like: the dtype of the rows before, which Python's numbers take.
+        widens: whether other floats take it, too, if it has them all.
 
     Raises:
         TypeError, ValueError: the row cannot be stored; the message names the field.
@@ -98,13 +101,13 @@ def encoded_row(name: str, value: Any, axis: int | None = None, like: torch.dtyp
         data = np.frombuffer(encode(name, value), dtype=np.uint8)
         return RaggedRows(torch.uint8, (None,), (data,), np.array([len(data)]), text=True)
     if axis is None:
-        return as_row(name, value, like)
+        return as_row(name, value, like, widens)
     if like is None and isinstance(value, list | tuple) and not value:
         raise ValueError(
             f"field {name!r}: the first row is an empty {type(value).__name__}, which has no dtype; give "
             "numpy.empty(0, dtype) there"
         )
-    row = as_row(name, value, like)
+    row = as_row(name, value, like, widens)
     if len(row.shape) <= axis:
         raise ValueError(f"field {name!r}: a row of shape {row.shape} has no axis {axis} along which rows could differ")
     shape = (*row.shape[:axis], None, *row.shape[axis + 1 :])
@@ -114,10 +117,12 @@ def encoded_row(name: str, value: Any, axis: int | None = None, like: torch.dtyp
     return RaggedRows(row.dtype, shape, planes, np.array([row.shape[axis]], dtype=np.int64))
 
 
-def encoded_rows(name: str, values: Any, axis: int | None = None, like: torch.dtype | None = None) -> AnyRows:
+def encoded_rows(
+    name: str, values: Any, axis: int | None = None, like: torch.dtype | None = None, widens: bool = False
+) -> AnyRows:
     """Return rows as bytes: an array, a `memload.ragged`, a list of texts, or a list of rows if `axis` is given.
 
-    Python's numbers take the dtype `like` of the rows before.
+    Python's numbers take the dtype `like` of the rows before, and so do other floats with `widens`, if it has them all.
 
     Raises:
         TypeError, ValueError: the rows cannot be stored; the message names the field.
@@ -129,7 +134,7 @@ def encoded_rows(name: str, values: Any, axis: int | None = None, like: torch.dt
         except (TypeError, ValueError) as error:
             raise type(error)(f"field {name!r}: {error}") from error
     if not texts and not isinstance(values, RaggedArray | Ragged):
-        return as_rows(name, values, like)
+        return as_rows(name, values, like, widens)
     field = field_of(name, values)
     return rows_of_field(field, np.arange(field.rows))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from memload.columns.fields import check_equal_lengths, describe
+from memload.dtypes import is_pythons
 from memload.formats.codecs.by_field import Codecs, check_same, coded_specs, parse_codecs, words_of
 from memload.formats.shards.index import AnySpec, FieldSpec
 from memload.formats.shards.ragged_input import AnyRows, RaggedRows, encoded_row, encoded_rows
@@ -30,6 +32,7 @@ class RowFields:
         self._axes = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(_names(ragged), 0)
         self._codecs = parse_codecs(codec)
         self._given: dict[str, torch.dtype] = {}  # dtypes of the first rows, before they were converted
+        self._pythons: set[str] = set()  # fields whose first row, numbers of Python's, decided the dtype
 
     @property
     def codec_words(self) -> str:
@@ -65,30 +68,47 @@ class RowFields:
             specs[name] = RaggedSpec.of_rows(specs[name].dtype, shape)
         return coded_specs(specs, self._codecs)
 
-    def encoded_row(self, row: Mapping[str, Any], *, converts: bool = False) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one row; `converts`: rows are converted before they are added."""
-        return self._noted(
-            {
-                name: encoded_row(name, value, self._axis(name), self._like(name, converts))
-                for name, value in row.items()
-            }
-        )
+    def encoded_row(
+        self,
+        row: Mapping[str, Any],
+        stated: Mapping[str, torch.dtype] = MappingProxyType({}),
+        converted: Callable[[str], bool] = lambda _: False,
+    ) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one row.
+
+        Args:
+            row: the values of the fields. Python's numbers take the dtype of the rows before.
+            stated: the dtypes of fields of which there are no rows.
+            converted: whether rows of a field get another dtype before they are added, so that the set's says nothing.
+        """
+        return {
+            name: self._encoded(encoded_row, name, value, not converted(name), stated.get(name))
+            for name, value in row.items()
+        }
 
     def encoded_rows(self, batch: Mapping[str, Any]) -> dict[str, AnyRows]:
         """Return a batch of rows, one value for each field, as bytes. Raises ValueError if the lengths differ."""
-        rows = {name: encoded_rows(name, value, self._axis(name), self._like(name)) for name, value in batch.items()}
+        rows = {name: self._encoded(encoded_rows, name, value, True) for name, value in batch.items()}
         check_equal_lengths({name: len(value) for name, value in rows.items()}, "the fields of a batch")
-        return self._noted(rows)
-
-    def _like(self, name: str, converts: bool = False) -> torch.dtype | None:
-        """Return the dtype of the rows before, before they were converted; None if it is not known."""
-        before = None if converts or name not in self.specs else self.specs[name].dtype
-        return self._given.get(name, before)
-
-    def _noted(self, rows: dict[str, AnyRows]) -> dict[str, AnyRows]:
-        for name, value in rows.items():
-            self._given.setdefault(name, value.dtype)
         return rows
+
+    def _encoded(
+        self,
+        encode: Callable[..., AnyRows],
+        name: str,
+        value: Any,
+        as_stored: bool,
+        stated: torch.dtype | None = None,
+    ) -> AnyRows:
+        empty = isinstance(value, list | tuple) and not value
+        stored = self.specs[name].dtype if name in self.specs and (as_stored or empty) else stated
+        like = self._given.get(name, stored)
+        made = encode(name, value, self._axis(name), like, name in self._pythons)
+        if name not in self._given and not empty:
+            self._given[name] = made.dtype
+            if like is None and is_pythons(value):
+                self._pythons.add(name)
+        return made
 
     def check(self, rows: Mapping[str, AnyRows], number: int) -> None:
         """Raise ValueError if these rows, the first of which is `number`, do not fit; the first rows set the fields."""

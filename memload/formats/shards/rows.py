@@ -39,13 +39,13 @@ class Rows:
         return Rows(self.dtype, self.shape, self.data[start:stop])
 
 
-def as_rows(name: str, batch: Any, like: torch.dtype | None = None) -> Rows:
+def as_rows(name: str, batch: Any, like: torch.dtype | None = None, widens: bool = False) -> Rows:
     """Return a batch as rows of bytes on the CPU, in this machine's byte order; contiguous data is not copied.
 
     Args:
         name: the name of the field, for messages.
         batch: (rows, *shape): a tensor on any device, a numpy array, or a value that torch.as_tensor accepts.
-        like: the dtype of the rows before, which Python's numbers take; see `as_numbers`.
+        like, widens: the dtype of the rows before, and who takes it; see `as_numbers`.
 
     Raises:
         TypeError: the dtype cannot be stored.
@@ -53,7 +53,7 @@ def as_rows(name: str, batch: Any, like: torch.dtype | None = None) -> Rows:
     """
     check_name(name)
     try:
-        batch = as_numbers(batch, like)
+        batch = as_numbers(batch, like, widens)
     except (TypeError, ValueError, RuntimeError) as error:
         raise no_array(name, batch, error) from error
     try:
@@ -70,10 +70,10 @@ def as_rows(name: str, batch: Any, like: torch.dtype | None = None) -> Rows:
     return Rows(dtype, tuple(shape), flat.reshape(rows, row_nbytes(dtype, shape)))
 
 
-def as_row(name: str, row: Any, like: torch.dtype | None = None) -> Rows:
+def as_row(name: str, row: Any, like: torch.dtype | None = None, widens: bool = False) -> Rows:
     """Return one row of any shape as a batch of one row; otherwise as `as_rows`."""
     try:
-        values = as_numbers(row, like)
+        values = as_numbers(row, like, widens)
     except (TypeError, ValueError, RuntimeError) as error:
         raise no_row(name, row, error) from error
     return as_rows(name, values[None])

@@ -26,8 +26,12 @@ KINDS = {
     },
     "weighted": {"batch_size": 64, "sampler": WeightedRandomSampler(torch.ones(1000), 300)},
     "batch sampler": {"batch_sampler": BatchSampler(RandomSampler(DS), 48, drop_last=True)},
+    "kept workers": {"batch_size": 32, "num_workers": 2, "prefetch_factor": 5, "persistent_workers": True},
     "workers": {"batch_size": 32, "num_workers": 2, "prefetch_factor": 5, "pin_memory": True, "shuffle": True},
 }
+
+
+CONTRARY = {"depth": ["options"], "options": ["depth"], "num_workers": ["prefetch_factor", "persistent_workers"]}
 
 
 def texts(plan):
@@ -60,6 +64,7 @@ def test_batches_for_a_device_are_planned_there(given):
     asked = memload.plan(loader, gpu="16GB")
     assert asked.data == memload.plan(DS, 32, device="cuda:1", gpu="16GB").data
     assert asked.data.device_bytes > 0
+    assert memload.plan(memload.FastLoader(DS, 32, device="cpu"), device="cuda:0", gpu="16GB").data.device_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -71,6 +76,9 @@ def test_batches_for_a_device_are_planned_there(given):
         ("weighted", {"sampler": range(7)}),
         ("shuffled, cast, deep", {"cast": {"x": "float64"}, "depth": 3}),
         ("workers", {"batch_sampler": [[0, 1, 2], [3]]}),
+        ("mapped, options", {"depth": 3}),
+        ("shuffled, cast, deep", {"options": memload.EngineOptions(depth=5)}),
+        ("kept workers", {"num_workers": 0}),
     ],
 )
 def test_arguments_of_the_plan_take_the_place_of_those_of_the_loader(kind, others):
@@ -80,6 +88,8 @@ def test_arguments_of_the_plan_take_the_place_of_those_of_the_loader(kind, other
         own.pop("batch_sampler", None)
     if "batch_sampler" in others:
         own = {name: value for name, value in own.items() if name not in ("batch_size", "shuffle")}
+    for name in CONTRARY.get(next(iter(others)), ()):
+        own.pop(name, None)
     if others.get("batch_size"):
         own.pop("batch_sampler", None)
     loader = memload.FastLoader(DS, **KINDS[kind])

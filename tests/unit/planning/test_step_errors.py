@@ -1,10 +1,14 @@
 """Why a step cannot be run is said with what to do, and once."""
 
+import functools
+import threading
+
 import pytest
 import torch
 from torch import nn
 
 import memload
+from memload.planning.weightless import _LOG
 
 DS = memload.from_arrays(x=torch.rand(1000, 32), y=torch.randint(0, 10, (1000,)))
 NET = nn.Linear(32, 10)
@@ -28,7 +32,8 @@ def two(net, batch):
         (two, TypeError, ALONE.format("two", "net, batch")),
         (nn.CrossEntropyLoss(), TypeError, ALONE.format("CrossEntropyLoss", "input.*target.*")),
         ([two], TypeError, ALONE.format("two", "net, batch")),
-        (3, TypeError, "not iterable|must be a function"),
+        (3, TypeError, "must be a function of a batch, or a list of such, got int"),
+        ([3], TypeError, "must be a function of a batch, or a list of such, got int"),
     ],
 )
 def test_a_loss_that_cannot_be_run_says_why(loss, error, said, capfd):
@@ -41,6 +46,33 @@ def test_a_loss_that_cannot_be_run_says_why(loss, error, said, capfd):
 def test_batch_sizes_say_so_as_well(loss):
     with pytest.raises(TypeError, match="with a batch of the loader alone"):
         memload.compute_batch_size(NET, torch.rand(4, 32), loss=loss, limit="1GB")
+
+
+def with_the_net(fn):
+    @functools.wraps(fn)
+    def inner(batch):
+        return fn(NET, batch)
+
+    return inner
+
+
+def test_a_decorated_loss_is_called_as_it_is_now():
+    assert "unknown" not in str(memload.plan(DS, 32, model=NET, loss=with_the_net(two), device="cpu"))
+    found = memload.compute_batch_size(NET, {"x": torch.rand(4, 32)}, loss=(with_the_net(two),), limit="1GB")
+    assert found.batch_size > 1
+
+
+def test_plans_in_threads_leave_the_log_as_it_was():
+    before = (_LOG.level, list(_LOG.filters))
+    threads = [
+        threading.Thread(target=memload.plan, args=(DS, 32), kwargs={"model": nn.Linear(32, 10), "loss": None})
+        for _ in range(4)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert (_LOG.level, list(_LOG.filters)) == before
 
 
 def test_losses_without_a_signature_and_with_defaults_are_called():

@@ -1,5 +1,7 @@
 """Numbers of Python's, of pandas, pyarrow and h5py are stored with their values, row by row and in arrays."""
 
+import math
+
 import datasets
 import h5py
 import numpy as np
@@ -110,6 +112,7 @@ def test_rows_of_an_hdf5_dataset_are_taken_in_any_order(tmp_path):
         ([2**53 + 1, 0.5], "the whole number 9007199254740993 would be stored as 9007199254740992.0"),
         (pa.array([2**53 + 1, None]), r"1 row is null; fill them, as by array.fill_null\(0\)"),
         (pa.chunked_array([[1.5], [None, None]]), "2 rows are null"),
+        (pd.Series([2**53 + 1, None], dtype="Int64"), "1 row is null; .*fillna"),
     ],
 )
 def test_what_would_be_rounded_or_lost_is_refused(tmp_path, given, said):
@@ -152,14 +155,108 @@ NESTED = st.recursive(NUMBERS, lambda part: st.lists(part, min_size=2, max_size=
 
 @given(NESTED, st.sampled_from([None, *LIKES]))
 def test_no_whole_number_is_changed_and_no_float_rounded_but_to_floats(given_numbers, like):
+    flat = [given_numbers]
+    while isinstance(flat[0], list):
+        flat = [one for part in flat for one in (part if isinstance(part, list) else [part])]
+    floats = any(isinstance(one, float) for one in flat)
     try:
-        plain = torch.as_tensor(given_numbers, dtype=None)
+        made = as_numbers(given_numbers, like)
     except (TypeError, ValueError, RuntimeError):
         return
-    made = as_numbers(given_numbers, like)
-    exact = torch.as_tensor(given_numbers, dtype=torch.float64 if plain.is_floating_point() else torch.int64)
-    if made.is_floating_point() and plain.is_floating_point():
-        assert made.dtype == (like if like is not None and like.is_floating_point else torch.float64)
-        assert torch.equal(made.nan_to_num(), exact.to(made.dtype).nan_to_num())
-    else:
-        assert torch.equal(made.to(exact.dtype), exact)
+    found = made.reshape(-1).tolist()
+    if not floats:
+        assert [int(one) for one in found] == flat  # as Python's own numbers, which have any size
+        return
+    rounds = like is not None and like.is_floating_point
+    assert made.dtype in ((like, torch.float64) if rounds else (torch.float64,))
+    for one, kept in zip(flat, found, strict=True):
+        if isinstance(one, int) or not math.isfinite(one):
+            assert kept == one or kept != kept or made.dtype == like
+        else:
+            assert math.isfinite(kept)
+            assert kept == one or made.dtype == like
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [
+        (np.uint64(5), -1, "uint64"),
+        (np.uint8(5), 256, "uint8"),
+        (np.float16(5), 1e6, "float16"),
+        (np.float32(5), 2**24 + 1, "float32"),
+        (np.float64(5), 2**63 - 1, "float64"),
+        (np.int64(5), 0.5, "int64"),
+    ],
+)
+def test_a_number_that_the_rows_before_have_no_place_for_is_refused(tmp_path, first, second, dtype):
+    with pytest.raises(ValueError, match=rf"row 1: field 'x' is .*, expected {dtype}"):
+        memload.write(tmp_path / "set", [{"x": first}, {"x": second}], progress=False)
+    with pytest.raises(TypeError, match="rows may differ along axis 0 alone"):
+        memload.ragged([np.array([first]), [second]])
+
+
+@pytest.mark.parametrize("given", [[2**53 + 1, 0.5], [[2**53 + 1, 0.5], [1, 2]], [[2**63 + 1, -1]]])
+def test_whole_numbers_beside_floats_are_not_rounded_in_silence(tmp_path, given):
+    for data in ([{"x": given}], {"x": given}):
+        with pytest.raises((ValueError, TypeError), match=r"the whole number .* would be stored as|makes no array"):
+            memload.write(tmp_path / "set", data, progress=False)
+
+
+def test_what_comes_first_does_not_decide_whether_rows_go_together(tmp_path):
+    half = torch.tensor(0.5)
+    for number, rows in enumerate(([0.0, half], [half, 0.0], [0.0, np.float16(0.5)], [0.0, np.float64(0.5)])):
+        ds = memload.write(tmp_path / str(number), [{"x": row} for row in rows], progress=False)
+        assert values(ds) == [float(row) for row in rows]
+    for rows in ([[2.0], np.float32([1.5])], [np.float32([2.0]), [1.5]], [[], np.float32([2.0, 1.5])]):
+        assert memload.ragged(rows).values.dtype == torch.float32
+    with pytest.raises(ValueError, match="row 1: field 'x' is float64"):  # rows that have a dtype keep it
+        memload.write(tmp_path / "typed", [{"x": half}, {"x": np.float64(0.1)}], progress=False)
+
+
+def test_conversions_of_a_field_change_nothing_for_the_others(tmp_path):
+    path = tmp_path / "set"
+    memload.write(path, {"x": np.float32([1]), "y": np.float32([1])}, progress=False)
+    ds = memload.write(path, [{"x": np.float32(3), "y": 0.5}], append=True, scale={"x": 2.0}, progress=False)
+    assert (values(ds), values(ds, "y")) == ([1.0, 6.0], [1.0, 0.5])
+    masked = tmp_path / "masked"
+    memload.write(masked, {"x": np.float32([[1, 2]])}, progress=False)
+    mask = np.array([True, False, True])
+    ds = memload.write(masked, [{"x": [0.5, 1.5, 2.5]}], append=True, mask=mask, progress=False)
+    assert values(ds) == [[1.0, 2.0], [0.5, 2.5]]
+    ragged = tmp_path / "ragged"
+    for _ in range(2):
+        rows = [{"x": [0.5]}, {"x": []}]
+        ds = memload.write(ragged, rows, ragged=["x"], cast="float32", append=True, progress=False)
+    ds = memload.write(ragged, rows[::-1], ragged=["x"], cast="float32", append=True, progress=False)
+    assert values(ds) == [[0.5], [], [0.5], [], [], [0.5]]
+
+
+LISTS = {
+    "float64": (datasets.Sequence(datasets.Value("float64")), [[TIME, 2.0]]),
+    "uint8": (datasets.Sequence(datasets.Value("uint8")), [[1, 255], [0, 3]]),
+    "float16": (datasets.Sequence(datasets.Value("float16")), [[0.5, 1.5]]),
+    "float32": (datasets.Array2D((2, 2), "float32"), [[[0.1, 0.2], [0.3, 0.4]]]),
+    "bool": (datasets.Value("bool"), [True, False]),
+    "int64": (datasets.ClassLabel(names=["a", "b"]), [0, 1]),
+}
+
+
+@pytest.mark.parametrize("dtype", LISTS)
+def test_lists_of_datasets_keep_their_dtypes(tmp_path, dtype):
+    feature, rows = LISTS[dtype]
+    table = datasets.Dataset.from_dict({"x": rows}, features=datasets.Features({"x": feature}))
+    ds = memload.write(tmp_path / "set", table, progress=False)
+    assert str(ds.fields["x"].dtype) == f"torch.{dtype}"
+    assert values(ds) == np.asarray(rows, dtype=dtype).tolist()
+
+
+@pytest.mark.parametrize("rows", [[1.0, None], [[1, None]], [None, 1]])
+def test_nulls_of_datasets_are_refused(tmp_path, rows):
+    with pytest.raises(TypeError, match="field 'x'"):
+        memload.write(tmp_path / "set", datasets.Dataset.from_dict({"x": rows}), progress=False)
+
+
+def test_columns_of_datasets_are_appended_to_the_dtype_that_is_there(tmp_path):
+    memload.write(tmp_path / "set", {"x": np.float32([1])}, progress=False)
+    table = datasets.Dataset.from_dict({"x": [0.5]})
+    assert values(memload.write(tmp_path / "set", table, append=True, progress=False)) == [1.0, 0.5]
