@@ -7,7 +7,7 @@ import pytest
 import torch
 from distributed_net import ROWS, dataset, gradients, net, rows_and_targets
 from programs import run_all
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import memload
 
@@ -282,3 +282,37 @@ def test_a_group_without_rows_and_a_loader_that_is_not_as_long_as_it_says_are_er
     for says, message in [(12, "ended before the 6 batches"), (4, "goes on after the 2 batches")]:
         with pytest.raises(RuntimeError, match=message):
             list(memload.accumulate(DataLoader(range(8), batch_size=2, sampler=Sampler(says)), 3))
+
+
+@pytest.mark.filterwarnings("ignore:the pass resumes after . of the . batches")
+@pytest.mark.parametrize(
+    ("rows", "k", "stop", "ranks", "ranks_now"), [(96, 3, 3, 2, 4), (96, 3, 3, 2, 3), (90, 2, 4, 3, 1)]
+)
+def test_a_pass_that_other_ranks_take_up_ends_where_they_have_all_rows(rows, k, stop, ranks, ranks_now):
+    data = memload.from_arrays(x=torch.arange(rows))
+
+    def of_rank(rank, world):
+        sampler = DistributedSampler(data, num_replicas=world, rank=rank, seed=3)
+        return memload.FastLoader(data, batch_size=4, sampler=sampler)
+
+    seen, states = [], []
+    for rank in range(ranks):
+        loader = of_rank(rank, ranks)
+        for number, (batch, _) in enumerate(memload.accumulate(loader, k), start=1):
+            seen += batch["x"].tolist()
+            if number == stop:
+                break
+        states.append(loader.state_dict())
+    for rank in range(ranks_now):
+        loader = of_rank(rank, ranks_now)
+        loader.load_state_dict(states[0])
+        weights = []
+        for batch, micro in memload.accumulate(loader, k):
+            seen += batch["x"].tolist()
+            weights.append(micro.weight)
+            assert micro.rows == len(batch["x"])
+            if micro.step:
+                assert sum(weights) == pytest.approx(1.0)
+                weights = []
+        assert weights == []
+    assert set(seen) == set(range(rows))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import memload
 from memload.memory.budget import GroupMemory, MemoryGroup
-from memload.monitoring import processes
-from memload.monitoring.diagnosis import diagnose, rise
+from memload.monitoring import diagnosis, processes
+from memload.monitoring.diagnosis import diagnose, host_results_kept, rise
 from memload.monitoring.gpu_samples import GpuSample, GpuTick, gpu_sample, own_samples, split, ticks_now
 from memload.monitoring.kept_graphs import KeptGraphs
 from memload.monitoring.live_view import curve, line, screen, trend
@@ -278,6 +278,25 @@ def test_memory_that_rises_from_epoch_to_epoch_is_a_leak():
 
 def test_nor_is_it_missed_where_steps_are_counted_anew_in_each_epoch():
     assert causes(epochs(50 * MB, 9, step=[2 * (k % 8) for k in range(72)])) == [("leak", "host")]
+
+
+@pytest.mark.parametrize("count", [289, 310, 350])
+def test_what_is_in_use_is_that_of_the_samples_that_rise_where_steps_are_counted_anew(count, monkeypatch):
+    held = [GB + 4 * MB * k for k in range(count)]
+    series = host(held, step=[3 * k % 200 for k in range(count)], at_batch=held)
+    found = host_results_kept(series)
+    monkeypatch.setattr(diagnosis, "_USED_SHARE", -1.0)
+    assert found == host_results_kept(series)
+
+
+def test_a_rise_that_the_heap_has_free_is_none_and_one_of_which_a_little_is_in_use_is():
+    for free, expected in ((50 * MB, []), (49 * MB, [("leak", "host")])):
+        series = epochs(50 * MB, 6, free_at_epoch=[free * (k // 8) for k in range(48)])
+        assert causes(series) == expected
+    held = [GB + 4 * MB * k for k in range(100)]
+    for free, is_found in ((4 * MB, False), (3 * MB, True)):
+        series = host(held, at_batch=held, free_at_batch=[free * k for k in range(100)])
+        assert (host_results_kept(series) is not None) == is_found
 
 
 @pytest.mark.parametrize("count", [3, 4])
