@@ -101,8 +101,9 @@ class RowFields:
         stated: torch.dtype | None = None,
     ) -> AnyRows:
         empty = isinstance(value, list | tuple) and not value
-        stored = self.specs[name].dtype if name in self.specs and (as_stored or empty) else stated
-        like = self._given.get(name, stored)
+        stored = self.specs[name].dtype if name in self.specs else None
+        like = stored if as_stored else None
+        like = like or self._given.get(name, stated) or (stored if empty else None)
         made = encode(name, value, self._axis(name), like, name in self._pythons)
         if name not in self._given and not empty:
             self._given[name] = made.dtype

@@ -60,6 +60,16 @@ def test_rows_that_are_added_take_the_dtype_of_those_that_are_there(tmp_path):
     assert values(memload.open(path)) == values(ds)
 
 
+def test_a_row_that_was_refused_decides_nothing(tmp_path):
+    path = tmp_path / "set"
+    memload.write(path, {"x": np.float32([1])}, progress=False)
+    with memload.ShardWriter(path, append=True) as writer:
+        with pytest.raises(ValueError, match="field 'x' is float64"):
+            writer.append(x=np.float64(2))
+        writer.append(x=2.5)
+    assert values(memload.open(path)) == [1.0, 2.5]
+
+
 def test_rows_that_are_scaled_and_added_are_scaled_as_they_were_given(tmp_path):
     rows = [{"x": 1000.123}, {"x": 2000.456}]
     once = memload.write(tmp_path / "once", rows * 2, scale=0.001, cast="bfloat16", progress=False)
