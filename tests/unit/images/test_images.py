@@ -487,7 +487,7 @@ def test_what_is_written_into_a_table_is_what_is_read(tmp_path_factory, cells):
         ("stem,label\na,1\nb,2,3\n", r"row 2 \(b, 2, 3\) has 3 cells, the first line 2"),
         ("stem,label,label\na,1,1\n", r"the columns \['label'\] occur twice"),
         ("stem,image\na,1\n", r"the set has fields named \['image'\] already"),
-        ("stem,\na,1\n", "not a name for a field: ''"),
+        ("stem,\na,1\n", "column 2 has no name"),
         (b"stem,label\n\xff,1\n", "not a CSV file in UTF-8"),
     ],
 )

@@ -160,7 +160,8 @@ LIKES = [torch.uint8, torch.int16, torch.int64, torch.uint64, torch.float32, tor
 
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats()
-NESTED = st.recursive(NUMBERS, lambda part: st.lists(part, min_size=2, max_size=2), max_leaves=4)
+PAIRS = st.lists(NUMBERS, min_size=2, max_size=2)
+NESTED = NUMBERS | PAIRS | st.lists(PAIRS, min_size=2, max_size=2)
 
 
 @given(NESTED, st.sampled_from([None, *LIKES]))
