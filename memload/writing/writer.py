@@ -100,10 +100,17 @@ class RowWriter:
     def encoded(
         self,
         row: Mapping[str, Any],
-        stated: Mapping[str, torch.dtype] = MappingProxyType({}),
-        converted: Callable[[str], bool] = lambda _: False,
+        stated: Mapping[str, torch.dtype] | None = None,
+        converted: Callable[[str], bool] | None = None,
     ) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one row; raises as `append`. See `RowFields.encoded_row`."""
+        """Return one row as bytes, as a batch of one row; raises as `append`.
+
+        Args:
+            row: the values of the fields. Python's numbers take the dtype of the rows before.
+            stated: the dtypes that they take in fields of which there are no rows; None: none.
+            converted: whether rows of a field get another dtype before they are added, so that the set's says nothing;
+                None: of none.
+        """
         return self._fields.encoded_row(row, stated, converted)
 
     def append_rows(self, rows: Mapping[str, AnyRows]) -> None:

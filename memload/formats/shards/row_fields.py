@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -71,18 +70,13 @@ class RowFields:
     def encoded_row(
         self,
         row: Mapping[str, Any],
-        stated: Mapping[str, torch.dtype] = MappingProxyType({}),
-        converted: Callable[[str], bool] = lambda _: False,
+        stated: Mapping[str, torch.dtype] | None = None,
+        converted: Callable[[str], bool] | None = None,
     ) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one row.
-
-        Args:
-            row: the values of the fields. Python's numbers take the dtype of the rows before.
-            stated: the dtypes of fields of which there are no rows.
-            converted: whether rows of a field get another dtype before they are added, so that the set's says nothing.
-        """
+        """Return one row as bytes, as a batch of one row; see `memload.ShardWriter.encoded`."""
+        dtypes = stated or {}
         return {
-            name: self._encoded(encoded_row, name, value, not converted(name), stated.get(name))
+            name: self._encoded(encoded_row, name, value, not (converted and converted(name)), dtypes.get(name))
             for name, value in row.items()
         }
 
