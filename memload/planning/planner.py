@@ -204,6 +204,10 @@ def plan(
         disk=disk,
         loader=loader,
     )
+    return _with_ways_out(request)
+
+
+def _with_ways_out(request: Request) -> Plan:
     if request.sets is not None:
         of_sets = SetsPlanner()
         first = of_sets(request)
