@@ -71,23 +71,23 @@ PlanQueue planned(const Indices& rows, std::size_t batch_rows) {
 TEST(rows_count_as_resident_until_a_piece_misses_one) {
   Residency residency(gather_in_memory(10, 100), {.threads = 3});
   CHECK(!residency.look(numbers(0, 10)));
-  CHECK(!residency.filled({}, 0));
+  CHECK(!residency.filled({}, false));
   CHECK(!residency.cold());
-  CHECK(residency.filled(missing(), 0));
+  CHECK(residency.filled(missing(), false));
   CHECK(residency.cold());
-  CHECK(!residency.filled(missing(), 0));  // told once
-  CHECK_EQ(residency.threads(), 3);        // nothing is read directly
+  CHECK(!residency.filled(missing(), false));  // told once
+  CHECK_EQ(residency.threads(), 3);            // nothing is read directly
 }
 
-TEST(a_major_fault_makes_rows_cold_too) {
+TEST(a_miss_that_only_the_kernel_counted_makes_rows_cold_too) {
   Residency residency(gather_in_memory(10, 100), {});
-  CHECK(residency.filled({}, /*major_faults=*/1));
+  CHECK(residency.filled({}, /*missed_page_cache=*/true));
   CHECK(residency.cold());
 }
 
 TEST(so_many_resident_samples_in_a_row_end_the_asking) {
   Residency residency(gather_in_memory(10, 100), {});
-  CHECK(residency.filled(missing(), 0));
+  CHECK(residency.filled(missing(), false));
   for (std::size_t i = 0; i + 1 < Residency::kWarmSamples; ++i) residency.sampled(true);
   CHECK(residency.cold());
   residency.sampled(false);  // and from the beginning
@@ -95,21 +95,21 @@ TEST(so_many_resident_samples_in_a_row_end_the_asking) {
   CHECK(residency.cold());
   residency.sampled(true);
   CHECK(!residency.cold());
-  CHECK(residency.filled(missing(), 0));  // told again
+  CHECK(residency.filled(missing(), false));  // told again
 }
 
 TEST(direct_reads_take_more_threads_until_rows_are_resident_again) {
   const ScratchFile file(pattern_bytes(4 * kLarge));
   Residency residency(gather_of(Storage::map_file(file.path()), kLarge), kDirect);
   CHECK_EQ(residency.threads(), 2);
-  CHECK(residency.filled(missing(), 0));
+  CHECK(residency.filled(missing(), false));
   CHECK(residency.direct());
   CHECK_EQ(residency.threads(), Residency::kDirectReads);
-  CHECK(!residency.filled(found_resident(Residency::kWarmSamples - 1), 0));
-  CHECK(!residency.filled(read_directly(), 0));
-  CHECK(!residency.filled(found_resident(Residency::kWarmSamples - 1), 0));
+  CHECK(!residency.filled(found_resident(Residency::kWarmSamples - 1), false));
+  CHECK(!residency.filled(read_directly(), false));
+  CHECK(!residency.filled(found_resident(Residency::kWarmSamples - 1), false));
   CHECK(residency.direct());
-  CHECK(!residency.filled(found_resident(1), 0));
+  CHECK(!residency.filled(found_resident(1), false));
   CHECK(!residency.cold());
   CHECK_EQ(residency.threads(), 2);
 }
@@ -117,12 +117,12 @@ TEST(direct_reads_take_more_threads_until_rows_are_resident_again) {
 TEST(a_file_that_refuses_direct_reads_is_read_through_the_cache_from_then_on) {
   const ScratchFile file(pattern_bytes(4 * kLarge));
   Residency residency(gather_of(Storage::map_file(file.path()), kLarge), kDirect);
-  CHECK(residency.filled(missing(), 0));
-  CHECK(residency.filled(refused(), 0));  // what is under way has to be asked for in the other way
+  CHECK(residency.filled(missing(), false));
+  CHECK(residency.filled(refused(), false));  // what is under way has to be asked for in the other way
   CHECK(residency.cold());
   CHECK(!residency.direct());
   CHECK_EQ(residency.threads(), 2);
-  CHECK(!residency.filled(refused(), 0));
+  CHECK(!residency.filled(refused(), false));
 }
 
 TEST(small_rows_and_whole_blocks_are_never_read_directly) {
@@ -130,7 +130,7 @@ TEST(small_rows_and_whole_blocks_are_never_read_directly) {
   Residency small(gather_of(Storage::map_file(file.path()), 100), kDirect);
   Residency blocks(gather_of(Storage::map_file(file.path()), kLarge), {.threads = 2, .direct = true, .blocks = true});
   for (Residency* residency : {&small, &blocks}) {
-    CHECK(residency->filled(missing(), 0));
+    CHECK(residency->filled(missing(), false));
     CHECK(!residency->direct());
     CHECK_EQ(residency->threads(), 2);
   }

@@ -35,6 +35,13 @@ struct PieceReport {
   long major_faults = 0;
   std::uint64_t disk_bytes = 0;  // that were read from the disk for it
   std::exception_ptr error;      // null if all went well
+
+  [[nodiscard]] bool read_from_disk() const noexcept { return major_faults != 0 || disk_bytes != 0; }
+  // Whether rows were not in the page cache. What the kernel reads ahead from a page that was there takes no major
+  // fault.
+  [[nodiscard]] bool missed_page_cache() const noexcept {
+    return major_faults != 0 || (disk_bytes != 0 && found.direct_bytes == 0);
+  }
 };
 
 // One batch. Its input is written before its pieces are queued, and read by the threads that run them; once they are

@@ -195,7 +195,7 @@ void Pass::piece_done(BatchTask& task, PieceReport report) {
   stats_.decode_seconds += seconds(found.decoding);
   stats_.major_faults += static_cast<std::uint64_t>(report.major_faults);
   stats_.disk_bytes += report.disk_bytes;
-  if (report.disk_bytes != 0 || report.major_faults != 0) stats_.disk_seconds += seconds(report.spent);
+  if (report.read_from_disk()) stats_.disk_seconds += seconds(report.spent);
   stats_.direct_bytes += found.direct_bytes;
   stats_.cached_bytes += found.cached_bytes;
   stats_.decoded_tiles += found.decoded_tiles;
@@ -208,7 +208,7 @@ void Pass::piece_done(BatchTask& task, PieceReport report) {
   }
   if (closed_) return;
   try {
-    const bool ask = residency_->filled(found, report.major_faults);
+    const bool ask = residency_->filled(found, report.missed_page_cache());
     follow_residency();
     if (ask) ask_for_all();
   } catch (...) {  // this thread has nobody to tell

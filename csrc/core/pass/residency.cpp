@@ -23,9 +23,9 @@ bool Residency::look(std::span<const std::int64_t> rows) {
   return false;
 }
 
-bool Residency::filled(const Filled& found, long major_faults) {
+bool Residency::filled(const Filled& found, bool missed_page_cache) {
   if (!cold_) {
-    if (found.in_cache && major_faults == 0) return false;
+    if (found.in_cache && !missed_page_cache) return false;
     turn_cold();
     return true;
   }

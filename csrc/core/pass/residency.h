@@ -51,7 +51,7 @@ class Residency {
   // that are being gathered. Looks at some rows of the first batch; later calls do nothing.
   [[nodiscard]] bool look(std::span<const std::int64_t> rows);
   // Takes the report of a piece that was filled.
-  [[nodiscard]] bool filled(const Filled& found, long major_faults);
+  [[nodiscard]] bool filled(const Filled& found, bool missed_page_cache);
   // Takes the report of a row that was about to be asked for.
   void sampled(bool resident) { count(!resident, resident ? 1 : 0); }
 
