@@ -13,7 +13,7 @@ from typing import Any
 from memload.cli.write_options import add_decoded, add_images
 from memload.engine.tiers.tier import Tier
 from memload.planning.gpus import GPUS
-from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
+from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS, full_name
 from memload.sizes import parse_size
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -312,7 +312,9 @@ def _add_trained(group: Any) -> None:
         help="called with model and batch, it returns the loss (default: the mean of what the model returns)",
     )
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim, such as AdamW, or MODULE:CLASS")
-    group.add_argument("--precision", choices=list(PRECISIONS), default="float32", help="(default %(default)s)")
+    group.add_argument(
+        "--precision", type=full_name, choices=list(PRECISIONS), default="float32", help="(default float32)"
+    )
     group.add_argument("--weights", choices=list(WEIGHTS), default="ram", help="how they reach a GPU (default ram)")
     group.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches that make one step")
     group.add_argument("--strategy", choices=STRATEGIES, help="how the model is spread over ranks")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from memload.errors import first_line
+from memload.planning.optimizer_bytes import optimizer_named
 
 
 def trained(options: argparse.Namespace) -> dict[str, Any]:
@@ -49,12 +50,14 @@ def _model(text: str) -> torch.nn.Module:
 
 
 def _optimizer(name: str) -> Any:
-    found = _imported(name, "--optimizer") if ":" in name else getattr(torch.optim, name, None)
+    if ":" not in name:
+        try:
+            return optimizer_named(name)
+        except ValueError as error:
+            raise ValueError(f"--optimizer: {error}; give one of yours as MODULE:CLASS") from None
+    found = _imported(name, "--optimizer")
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
-        raise ValueError(
-            f"--optimizer: {name!r} is no class of optimizers; expected one of torch.optim, such as AdamW, or one of "
-            "yours as MODULE:CLASS"
-        )
+        raise ValueError(f"--optimizer: {name} is no class of optimizers")
     return found
 
 

@@ -31,7 +31,7 @@ class JsonLog:
     """Appends samples and findings to a file. After a line that was written in part, the next one begins anew.
 
     Args:
-        path: the file, which is created if it does not exist.
+        path: the file, which is created if it does not exist, with its folders.
 
     Raises:
         OSError: the file cannot be opened.
@@ -39,6 +39,7 @@ class JsonLog:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._torn = self.path.stat().st_size > 0 and not _ends_with_newline(self.path)
         self._pid = os.getpid()

@@ -37,8 +37,8 @@ class Monitor:
             warning.
         stop_at: the use of memory, given likewise, at which ``MemoryStopError`` is raised in the loop, once: when it
             asks a FastLoader for the next batch, or by ``mark``.
-        log: a path, to which samples and warnings are appended as JSON, one object a line; a ``TensorBoardLog`` or
-            ``MLflowLog``; or several of these.
+        log: a path, to which samples and warnings are appended as JSON, one object a line, and whose folders are made;
+            a ``TensorBoardLog`` or ``MLflowLog``; or several of these.
         on_warn: called with each ``Finding`` in the monitor's thread. An exception that it raises becomes a warning,
             except for ``sys.exit()``, which is raised in the loop at its next batch. Or "shrink": loaders, caches of
             the hybrid tier and, if the finding is about a GPU, torch's cache on it free memory.

@@ -82,9 +82,9 @@ def compute_batch_size(
             backward pass of its own. Default: the ``loss`` that the model returns, or the mean of its result for the
             batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). Give the real
             criterion, since it takes memory, too.
-        optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is called with the
-            trained parameters. Classes and settings determine the bytes of their states. Parameters of an optimizer
-            that belong to no model, such as those of a loss, count too.
+        optimizer: a torch optimizer, its class, or its name in `torch.optim`, or several; a class, or a function of
+            parameters, is called with the trained parameters. Classes and settings determine the bytes of their states.
+            Parameters of an optimizer that belong to no model, such as those of a loss, count too.
         teacher: a module, or several, that are only run forward; their weights count.
         limit: bytes to plan for, such as "24GB"; for "cuda" also the name of a GPU, such as "T4". Default: the memory
             of the device; on a CPU: the bytes that this process may still take, divided among the processes of the
@@ -96,7 +96,7 @@ def compute_batch_size(
             libraries and fragmentation, which cannot be observed.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most the rows of an epoch of
             `loader`, and 1,048,576.
-        precision: "bf16" or "fp16", or "bf16-mixed" or "fp16-mixed" as in `memload.plan`: the step runs under autocast.
+        precision: "bf16-mixed" or "fp16-mixed": the step runs under autocast. "bf16", "fp16" and dtypes mean the same.
             Models that are converted to half precision are given as they are, without `precision`.
         accumulate: the number of batches in one step. With more than one, gradients stay beside all activations.
         loader: a FastLoader, whose slots are counted at each batch size; or torch's DataLoader, whose batches in RAM

@@ -18,7 +18,7 @@ from memload.planning.heap import free_to_take, heap_bound, heap_threshold
 from memload.planning.loader_slots import last_batch_of, rows_of_epoch, slots_of
 from memload.planning.memory_budget import StaticBytes
 from memload.planning.model_bytes import ModelBytes, Modules, Optimizers, model_bytes, modules_of, optimizers_of
-from memload.planning.steps import LossOf, losses_of, precision_of
+from memload.planning.steps import LossOf, autocast_dtype, losses_of
 from memload.planning.variants import Kind, kind_of, tensors_of
 from memload.sizes import parse_size
 
@@ -68,7 +68,7 @@ class BatchSizeRequest:
     is_free_here: bool = False
     heap: float = 1.0
     threshold: int = 0
-    half: str = "bf16"
+    half: str = "bf16-mixed"
     graphs: GraphMeans | None = None
     last_batch: Callable[[int], int] = lambda _: 0
 
@@ -177,7 +177,7 @@ def setting_of(
 def _losses_of(
     trained: Trained, models: Sequence[torch.nn.Module], teachers: Sequence[torch.nn.Module], here: torch.device
 ) -> Sequence[LossOf]:
-    precision = precision_of(trained.precision)
+    precision = autocast_dtype(trained.precision)
     return losses_of(models, trained.loss, teachers, precision, "cpu" if here.type == "meta" else here.type)
 
 
@@ -225,10 +225,10 @@ def workspaces_of(target: torch.device, limit: int | str | None) -> int:
 
 def _half_of(target: torch.device, limit: int | str | None) -> str:
     if target.type != "cuda":
-        return "bf16"
+        return "bf16-mixed"
     gpu = None if limit is None else parse_gpu(limit)[1]
     has_bf16 = gpu.has_bf16 if gpu else limit is not None or gpu_here_has_bf16(target)
-    return "bf16" if has_bf16 else "fp16"
+    return "bf16-mixed" if has_bf16 else "fp16-mixed"
 
 
 def memory_of(target: torch.device, here: torch.device, limit: int | str | None, weights: int) -> tuple[int, int]:

@@ -100,7 +100,7 @@ class Strategy:
         Mixed precision of FSDP2 (``MixedPrecisionPolicy(param_dtype=...)``) and of ZeRO is no autocast: the parameters
         that compute are converted.
         """
-        return precision if self.name.startswith("ddp") else precision.removesuffix("-mixed")
+        return precision if self.name.startswith("ddp") else precision.replace("-mixed", "-true")
 
     def shard(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of the largest rank's share of a parameter, padding included.

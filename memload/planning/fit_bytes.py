@@ -23,9 +23,6 @@ from memload.planning.recomputing import checkpointed
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import GraphBatches, PlainBatches, converted, tensors_of
 
-PRECISIONS = {"fp32": "float32", "bf16": "bf16-mixed", "bfloat16": "bf16-mixed", "fp16": "fp16-mixed"}
-"""The precisions of `memload.fit`, which run under autocast, by the names that `memload.plan` has for them."""
-
 
 class Way:
     """A precision with or without checkpointing, and its bytes, which are computed when they are asked for.
@@ -131,7 +128,7 @@ class Way:
             list(setting.optimizers),
             self._losses[0] if self._losses and len(self._losses) == 1 else self._losses,
             self._rows.resized(rows) if self._rows else setting.kind.sample,
-            PRECISIONS[self.precision],
+            self.precision,
             accumulate,
             offload=False,
             on_cpu=setting.device.type == "cpu",

@@ -20,6 +20,7 @@ from memload.planning.fit_bytes import Way, largest_within
 from memload.planning.frozen import frozen_parts, weights_of, window_of
 from memload.planning.gpus import GpuModel, parse_gpu
 from memload.planning.model_bytes import Modules, Optimizers, checked_loss
+from memload.planning.precisions import precision_named
 from memload.planning.recomputing import blocks_of
 from memload.planning.relative_times import RelativeTime, relative_times
 from memload.planning.steps import LossOf, left_as_they_were
@@ -28,8 +29,7 @@ from memload.progress import bar
 from memload.sizes import format_size, parse_size
 
 _TIMED = 3  # steps; the fastest counts
-_PLAIN = "fp32"
-_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_PLAIN = "float32"
 _WORTH_IT = 0.95  # of the time of a plain step: compilation pays below that
 
 Ways = dict[tuple[bool, str], Way]
@@ -42,14 +42,14 @@ class FitOption:
 
     Attributes:
         memory: bytes of the device's memory.
-        precision: "bf16", "fp16" or "fp32".
+        precision: "bf16-mixed", "fp16-mixed" or "float32".
         checkpointing: whether blocks are computed again in the backward pass.
         offload: whether frozen weights stay in RAM and are copied to the device one layer at a time.
         batch_size: rows of a physical batch; 0 if not even one fits.
         accumulation: the number of physical batches in an effective batch.
         nbytes: bytes in use at the peak of a step, as the account of `memload.plan` has them; if nothing fits, those of
             a batch of `min_batch_size` rows.
-        relative_time: the time of a step with the sample, divided by that of "fp32" without checkpointing: the median
+        relative_time: the time of a step with the sample, divided by that in float32 without checkpointing: the median
             of rounds in which both ran. None if it was not measured, or if rounds differed too much to say anything.
         gpu: the name of the GPU, if the size was given by its name; otherwise empty.
         relative_spread: the least and the greatest `relative_time` of a round; None without that.
@@ -78,14 +78,14 @@ class FitOption:
 
     def __str__(self) -> str:
         measures = [name for name, on in (("checkpointing", self.checkpointing), ("offloading", self.offload)) if on]
-        scaled = "fp16 with torch.amp.GradScaler" if self.precision == "fp16" else self.precision
+        scaled = self.precision + " with torch.amp.GradScaler" * (self.precision == "fp16-mixed")
         how = ", ".join([scaled, *measures])
         if not self.fits:
             return f"{self.device:>9}  does not fit: {format_size(self.nbytes)} even with {how}"
         took = ""
         if self.relative_time is not None and self.relative_spread is not None:
             low, high = self.relative_spread
-            took = f", {self.relative_time:.2f} ({low:.2f} to {high:.2f}) of the time of fp32"
+            took = f", {self.relative_time:.2f} ({low:.2f} to {high:.2f}) of the time of float32"
         return f"{self.device:>9}  {self.batch_size:,} x {self.accumulation} in {how}: {format_size(self.nbytes)}{took}"
 
 
@@ -145,7 +145,7 @@ def fit(
     loss: LossOf | Sequence[LossOf] | None = None,
     optimizer: Optimizers = None,
     teacher: Modules | None = None,
-    precisions: Sequence[str] = ("bf16", "fp32"),
+    precisions: Sequence[str] = ("bf16-mixed", "float32"),
     min_batch_size: int = 1,
     target_utilization: float = 1.0,
     device: torch.device | str = "cuda",
@@ -168,9 +168,9 @@ def fit(
         memory: sizes of one or several devices, in bytes or as texts such as "24GB", or names of GPUs such as "T4",
             "A100-40GB" or "RTX 4090".
         effective_batch: the number of rows in one step of the optimizer.
-        precisions: the precisions to try, the preferred first: "fp32", and under autocast "bf16" and "fp16", which
-            ``memload.plan`` calls "bf16-mixed" and "fp16-mixed". For a GPU that is given by name and has no bf16
-            (compute capability below 8), "fp16" is tried instead of it.
+        precisions: the precisions to try, the preferred first: "float32", and under autocast "bf16-mixed" and
+            "fp16-mixed"; "bf16" and "fp16" mean the same. For a GPU that is given by name and has no bf16 (compute
+            capability below 8), "fp16-mixed" is tried instead of it.
         min_batch_size: the smallest physical batch that is worth a step.
         target_utilization: the share of each device's memory that may be used, above 0 and up to 1.
         device: the kind of the devices; on "cuda" 512 MiB are set aside for the context. On "cpu", the memory is that
@@ -247,10 +247,11 @@ class _Asked:
         devices = [parse_gpu(size) for size in ([memory] if isinstance(memory, (int, str)) else memory)]
         if not devices:
             raise ValueError('memory is the size of a device, such as "24GB", or of several in a list; got none')
-        wanted = [_PRECISIONS.get(one, one) for one in ([precisions] if isinstance(precisions, str) else precisions)]
+        given = [precisions] if isinstance(precisions, (str, torch.dtype)) else precisions
+        wanted = list(dict.fromkeys(precision_named(one, converts=False) for one in given))
         if not wanted:
             raise ValueError(
-                'precisions are those to compute in, such as ["bf16", "fp32"], the preferred first; got none'
+                'precisions are those to compute in, such as ["bf16-mixed", "float32"], the preferred first; got none'
             )
         return cls(devices, wanted, rows, mode)
 
@@ -405,10 +406,10 @@ def _compiled(way: Way, limit: float) -> CompiledStep:
 
 
 def _precisions_of(gpu: GpuModel | None, precisions: Sequence[str]) -> list[str]:
-    """Return the precisions to try on a GPU: "fp16" instead of "bf16" where bf16 is emulated."""
+    """Return the precisions to try on a GPU: "fp16-mixed" instead of "bf16-mixed" where bf16 is emulated."""
     if gpu is None or gpu.has_bf16:
         return list(precisions)
-    return list(dict.fromkeys("fp16" if precision == "bf16" else precision for precision in precisions))
+    return list(dict.fromkeys(precision.replace("bf16", "fp16") for precision in precisions))
 
 
 def _device(models: Sequence[torch.nn.Module]) -> str:

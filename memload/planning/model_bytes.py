@@ -21,7 +21,7 @@ from memload.sizes import format_size
 
 Modules = torch.nn.Module | Iterable[torch.nn.Module] | Mapping[Any, torch.nn.Module]
 Loss = Callable[[], Any]
-OneOptimizer = torch.optim.Optimizer | Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+OneOptimizer = str | torch.optim.Optimizer | Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 Optimizers = OneOptimizer | Iterable[OneOptimizer] | Mapping[Any, OneOptimizer] | None
 
 
@@ -282,16 +282,17 @@ def modules_of(models: Modules) -> list[torch.nn.Module]:
 def optimizers_of(optimizers: Optimizers, modules: Sequence[torch.nn.Module]) -> list[torch.optim.Optimizer]:
     """Return the optimizers of an optimizer, or of a list or dict of optimizers; none for None.
 
-    A class, or a function of parameters, is called with the trained parameters of all modules; as many of them as
-    modules get those of one module each.
+    A class, its name in `torch.optim`, or a function of parameters is called with the trained parameters of all
+    modules; as many of them as modules get those of one module each.
 
     Raises:
         TypeError: one is neither, or makes no optimizer of these parameters.
+        ValueError: no class of `torch.optim` has this name.
     """
     if optimizers is None:
         return []
     several: Any = optimizers.values() if isinstance(optimizers, Mapping) else optimizers
-    if callable(several) or isinstance(several, torch.optim.Optimizer) or not isinstance(several, Iterable):
+    if callable(several) or isinstance(several, (str, torch.optim.Optimizer)) or not isinstance(several, Iterable):
         several = [several]
     several = list(several)
     one_each = len(several) == len(modules)

@@ -7,6 +7,7 @@ the optimizer's class and settings, parameters and gradients on the device "meta
 from __future__ import annotations
 
 import copy
+import difflib
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -63,11 +64,14 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, *, device_type: str = "cud
 
 
 def optimizer_over(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer that a class, or a function of parameters, makes.
+    """Return the optimizer that a class, its name in `torch.optim`, or a function of parameters makes.
 
     Raises:
         TypeError: it makes no optimizer of these parameters.
+        ValueError: no class of `torch.optim` has this name.
     """
+    if isinstance(kind, str):
+        kind = optimizer_named(kind)
     name = getattr(kind, "__name__", type(kind).__name__)
     if not callable(kind):
         raise TypeError(f"optimizer is a torch optimizer, its class, or a function of parameters; got {name}")
@@ -81,6 +85,20 @@ def optimizer_over(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.opt
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={name} made a {type(optimizer).__name__}, which is no torch.optim.Optimizer")
     return optimizer
+
+
+def optimizer_named(name: str) -> type[torch.optim.Optimizer]:
+    """Return the optimizer of `torch.optim` that has a name, such as "AdamW".
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = {one: kind for one, kind in vars(torch.optim).items() if isinstance(kind, type) and one != "Optimizer"}
+    if name in known:
+        return known[name]
+    near = next((one for one in known if one.lower() == name.lower()), None)
+    meant = near or " or ".join(difflib.get_close_matches(name, known))
+    raise ValueError(f"torch.optim has no optimizer {name!r}" + f"; did you mean {meant}?" * bool(meant))
 
 
 def kept_bytes(optimizer: torch.optim.Optimizer) -> int:

@@ -119,9 +119,9 @@ def plan(
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``; "cpu" if the models train
             on the CPU. Default: models train on a GPU, and the loop copies batches to it.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
-        optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is called with the
-            trained parameters. The state of an optimizer of another library is found by a step on tensors without
-            memory, or on tiny ones; if that fails, too, the plan says that it is unknown.
+        optimizer: a torch optimizer, its class, or its name in `torch.optim`, or several; a class, or a function of
+            parameters, is called with the trained parameters. The state of an optimizer of another library is found by
+            a step on tensors without memory, or on tiny ones; if that fails, too, the plan says that it is unknown.
         loss: a function of a batch that returns the loss. It runs on tensors without memory to find the bytes of
             activations. Default: the ``loss`` that the one trained model returns, or the mean of its result for a batch
             (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). If the model does
@@ -132,7 +132,8 @@ def plan(
             the plan says that they are an estimate. With ``device="cpu"`` and without `sample`, 20 more steps with the
             loader's batches show what glibc's heap keeps, unless an mmap threshold is in the environment, or they would
             take longer than two minutes.
-        precision: "float32", "bf16", "fp16" (trained models are converted), "bf16-mixed" or "fp16-mixed" (autocast).
+        precision: "float32", "bf16-mixed" or "fp16-mixed" (autocast; "bf16" and "fp16" mean the same), "bf16-true" or
+            "fp16-true" (trained models are converted).
         accumulate: batches whose gradients are added up for one step of the optimizer.
         offload: whether frozen models stay in pinned RAM and are copied to the GPU layer by layer, as by
             `memload.offload`.

@@ -175,7 +175,7 @@ def _advice(
     largest, operation = taken.largest()
     if message:
         sentences.append(
-            "Memory ran out: a smaller batch with accumulation, autocast in bf16 or checkpointing would help; "
+            "Memory ran out: a smaller batch with accumulation, autocast in bfloat16 or checkpointing would help; "
             "memload.compute_batch_size finds the batch size; memload.fit says how much each measure saves."
         )
     if chained:

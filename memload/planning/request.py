@@ -15,7 +15,7 @@ from memload.engine.tiers.placing import as_tier
 from memload.engine.tiers.tier import ON_GPU, Tier
 from memload.planning.distributed import Strategy
 from memload.planning.model_bytes import Modules, modules_of
-from memload.planning.precisions import WEIGHTS, checked_precision
+from memload.planning.precisions import WEIGHTS, precision_named
 from memload.planning.sets import Sets, sets_of
 from memload.planning.shape import DatasetShape
 from memload.sizes import parse_size
@@ -78,7 +78,7 @@ class Request:
             if not is_whole(value) or value < 1:
                 raise ValueError(f"{name} is a whole number from 1, not {value!r}")
             object.__setattr__(self, name, int(value))
-        checked_precision(self.precision)
+        object.__setattr__(self, "precision", precision_named(self.precision))
         if self.weights not in WEIGHTS:
             raise ValueError(f"weights is one of {', '.join(WEIGHTS)}; got {self.weights!r}")
         if self.trains_on_cpu and (self.gpu is not None or self.offload):

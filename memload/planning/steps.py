@@ -18,31 +18,20 @@ import torch
 
 from memload.nested import leaves_with_paths
 from memload.planning.allocations import tensors_in
+from memload.planning.precisions import PRECISIONS, precision_named
 
 LossOf = Callable[[Any], Any]
 
-_DTYPES = {
-    "fp32": torch.float32,
-    "float32": torch.float32,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "fp16": torch.float16,
-    "bf16-mixed": torch.bfloat16,
-    "fp16-mixed": torch.float16,
-    "float16": torch.float16,
-}
 
-
-def precision_of(precision: torch.dtype | str | None) -> torch.dtype | None:
+def autocast_dtype(precision: torch.dtype | str | None) -> torch.dtype | None:
     """Return the dtype in which autocast computes; None if it is off.
 
     Raises:
-        ValueError: autocast does not support it.
+        ValueError: there is no such precision, or it is one of converted models.
     """
-    dtype = _DTYPES.get(precision) if isinstance(precision, str) else precision
-    if precision is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", or such a torch.dtype; got {precision!r}')
-    return None if dtype is torch.float32 else dtype
+    name = "float32" if precision is None else precision_named(precision, converts=False)
+    dtype = PRECISIONS[name][1]
+    return None if dtype is None else getattr(torch, dtype)
 
 
 def losses_of(

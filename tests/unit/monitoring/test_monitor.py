@@ -366,9 +366,13 @@ def test_a_full_disk_is_warned_of_once_and_costs_only_the_log():
 
 
 def test_a_log_that_cannot_be_opened_is_told_at_once(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        memload.Monitor(log=tmp_path / "no" / "mem.jsonl").start()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError, match="file"):
+        memload.Monitor(log=tmp_path / "file" / "mem.jsonl").start()
     assert threads() == []
+    with memload.Monitor(log=tmp_path / "new" / "run" / "mem.jsonl", show=False):
+        pass
+    assert len(read_log(tmp_path / "new" / "run" / "mem.jsonl")) == 1
 
 
 def test_the_log_and_its_plot_and_the_command_that_draws_it(tmp_path, capsys):

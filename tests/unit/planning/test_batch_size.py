@@ -381,7 +381,8 @@ def test_a_step_that_looks_at_values_says_which_mode_to_give():
         ({"target_utilization": 1.5}, "above 0 and up to 1; got 1.5"),
         ({"min_batch_size": 0}, "min_batch_size must be an integer from 1 on, got 0"),
         ({"min_batch_size": 9, "max_batch_size": 8}, "min_batch_size is 9, above max_batch_size, 8"),
-        ({"precision": "int8"}, 'precision must be None, "fp32", "bf16" or "fp16"'),
+        ({"precision": "int8"}, "precision is one of float32, bf16-mixed, fp16-mixed; got 'int8'"),
+        ({"precision": "bf16-true"}, r"got 'bf16-true'; .* a model that was converted: model\.to\(torch\.bfloat16\)"),
         ({"accumulate": 0}, "at least 1, got 0"),
     ],
 )

@@ -21,7 +21,7 @@ def test_less_memory_means_accumulation_then_checkpointing_then_nothing():
         model, sample, ["100MB", "10MB", "1.9MB", "200kB"], effective_batch=64, min_batch_size=4, device="cpu"
     )
     roomy, less, little, none = advice.best
-    assert (roomy.batch_size, roomy.accumulation, roomy.checkpointing, roomy.precision) == (64, 1, False, "bf16")
+    assert (roomy.batch_size, roomy.accumulation, roomy.checkpointing, roomy.precision) == (64, 1, False, "bf16-mixed")
     assert less.batch_size < 64 <= less.batch_size * less.accumulation < 64 + less.accumulation
     assert little.checkpointing
     assert little.fits
@@ -44,7 +44,7 @@ def test_what_is_advised_runs_in_the_predicted_bytes():
         model.zero_grad()
         with Allocations() as seen:
             for _ in range(option.accumulation):
-                dtype = torch.bfloat16 if option.precision == "bf16" else None
+                dtype = torch.bfloat16 if option.precision == "bf16-mixed" else None
                 with torch.autocast("cpu", dtype, enabled=dtype is not None):
                     if option.checkpointing:
                         with checkpointed([model]):

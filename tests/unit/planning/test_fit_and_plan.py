@@ -8,7 +8,7 @@ from memory_models import Transformer, convolutional
 from torch import nn
 
 import memload
-from memload.planning.fit_bytes import PRECISIONS, largest_within
+from memload.planning.fit_bytes import largest_within
 from memload.planning.recomputing import checkpointed
 from memload.planning.relative_times import relative_times
 
@@ -88,7 +88,7 @@ def test_both_say_the_same_bytes_and_the_same_verdict(name):
                 model=model,
                 loss=loss,
                 optimizer=optimizer,
-                precision=PRECISIONS[option.precision],
+                precision=option.precision,
                 accumulate=1 if option.accumulation == 1 else 2,
                 offload=option.offload,
                 gpu=option.memory,

@@ -128,10 +128,10 @@ def test_advice_for_gpus_by_name_uses_the_precisions_that_each_has():
     sample = torch.zeros(1, 1_000, device="meta")
     advice = memload.fit(model, sample, ["T4", "A10", "L4", "16GB"], effective_batch=64, mode="static")
     assert [option.gpu for option in advice.best] == ["T4", "A10", "L4", ""]
-    assert [option.precision for option in advice.best] == ["fp16", "bf16", "bf16", "bf16"]
-    assert {option.precision for option in advice.options if option.gpu == "T4"} <= {"fp16", "fp32"}
+    assert [option.precision for option in advice.best] == ["fp16-mixed", *["bf16-mixed"] * 3]
+    assert {option.precision for option in advice.options if option.gpu == "T4"} <= {"fp16-mixed", "float32"}
     assert advice.for_memory("Tesla T4") == advice.best[0]
-    assert "T4  64 x 1 in fp16 with torch.amp.GradScaler" in repr(advice)
+    assert "T4  64 x 1 in fp16-mixed with torch.amp.GradScaler" in repr(advice)
     with pytest.raises(KeyError, match="H100 was not asked for; there is advice for T4, A10, L4, 16 GB"):
         advice.for_memory("H100")
 
@@ -139,9 +139,9 @@ def test_advice_for_gpus_by_name_uses_the_precisions_that_each_has():
 def test_a_batch_size_for_a_gpu_by_name_names_the_precision_that_would_help():
     model = nn.Linear(50_000, 100_000, device="meta")
     sample = torch.zeros(1, 50_000, device="meta")
-    with pytest.raises(MemoryError, match='precision="fp16"'):
+    with pytest.raises(MemoryError, match='precision="fp16-mixed"'):
         memload.compute_batch_size(model, sample, "cuda", limit="T4", mode="static")
-    with pytest.raises(MemoryError, match='precision="bf16"'):
+    with pytest.raises(MemoryError, match='precision="bf16-mixed"'):
         memload.compute_batch_size(model, sample, "cuda", limit="L4", mode="static")
 
 

@@ -286,8 +286,8 @@ def loss_of(model):
     ("precision", "each", "optimizer", "moments"),
     [
         ("float32", 4, torch.optim.SGD, 0),
-        ("bf16", 2, torch.optim.AdamW, 2),
-        ("fp16", 2, torch.optim.RMSprop, 1),
+        ("bf16-true", 2, torch.optim.AdamW, 2),
+        ("16-true", 2, torch.optim.RMSprop, 1),
         ("bf16-mixed", 4, torch.optim.AdamW, 2),
     ],
 )
