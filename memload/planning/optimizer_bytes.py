@@ -96,9 +96,10 @@ def optimizer_named(name: str) -> type[torch.optim.Optimizer]:
     known = {one: kind for one, kind in vars(torch.optim).items() if isinstance(kind, type) and one != "Optimizer"}
     if name in known:
         return known[name]
-    near = next((one for one in known if one.lower() == name.lower()), None)
-    meant = near or " or ".join(difflib.get_close_matches(name, known))
-    raise ValueError(f"torch.optim has no optimizer {name!r}" + f"; did you mean {meant}?" * bool(meant))
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, 1)
+    meant = f"; did you mean {by_lower[near[0]]}?" if near else f"; it has {', '.join(known)}"
+    raise ValueError(f"torch.optim has no optimizer {name!r}{meant}")
 
 
 def kept_bytes(optimizer: torch.optim.Optimizer) -> int:
