@@ -287,7 +287,7 @@ def loss_of(model):
     [
         ("float32", 4, torch.optim.SGD, 0),
         ("bf16-true", 2, torch.optim.AdamW, 2),
-        ("16-true", 2, torch.optim.RMSprop, 1),
+        ("fp16-true", 2, torch.optim.RMSprop, 1),
         ("bf16-mixed", 4, torch.optim.AdamW, 2),
     ],
 )
@@ -342,7 +342,7 @@ def test_models_are_afterwards_what_they_were():
     x = torch.empty(2, 3, 8, 8, device="meta")
     training_account(model, torch.optim.Adam, lambda b: model(b).mean(), x, "bf16-mixed")
     with pytest.raises(ValueError, match="cannot be run on tensors without numbers"):
-        training_account(model, None, lambda b: b.mean().item(), x, "bf16")
+        training_account(model, None, lambda b: b.mean().item(), x, "bf16-true")
     for name, tensor in model.state_dict(keep_vars=True).items():
         assert (id(tensor), tensor.tolist()) == (before[name][0], before[name][1].tolist())
 
