@@ -54,6 +54,9 @@ class LoaderStats:
         copies: how many copies to the device native threads started while they gathered.
         copy_wait_seconds: time that the loop waited inside ``next()`` for a slot that was still being copied; near
             ``consumer_wait_seconds``: the bus is the limit.
+        device_wait_seconds: time that the loop waited inside ``next()`` for its device, which was two batches behind:
+            for the loop's own kernels, or for copies; not part of ``consumer_wait_seconds``. Near ``wall_seconds``: the
+            device is the limit.
         streaming: whether batches were written past the cache.
         advice: the cast that would replace a function of the user, once two batches have shown that it gives the same;
             "" if no cast is known to.
@@ -84,6 +87,7 @@ class LoaderStats:
     copied_bytes: int = 0
     copies: int = 0
     copy_wait_seconds: float = 0.0
+    device_wait_seconds: float = 0.0
     streaming: bool = False
     advice: str = ""
 
@@ -109,12 +113,22 @@ class LoaderStats:
                 "one of your own cheaper, without Python for each row (RandomSampler, BatchSampler); that of "
                 "shuffle=True takes so little that only an almost empty loop shows it."
             )
+        if self.device_wait_seconds > max(_STARVED * wall, self.consumer_wait_seconds):
+            return self._behind(wall)
         if self.consumer_wait_seconds < _STARVED * wall:
             return (
                 f"The loop is the limit: it waited {self.consumer_wait_seconds / wall:.1%} of the time, and every slot "
                 f"was full for {self.ring_full_seconds / wall:.0%} of it."
             )
         return f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time {self._waited_for(wall)}"
+
+    def _behind(self, wall: float) -> str:
+        """Return the sentence about a device that is behind the loop."""
+        copies = f", or copies to it, at {self.copied_bytes / wall / 1e9:.1f} GB/s" if self.copied_bytes else ""
+        return (
+            f"The device is the limit: the loop waited {self.device_wait_seconds / wall:.0%} of the time for what was "
+            f"queued there, its own kernels{copies}."
+        )
 
     def _waited_for(self, wall: float) -> str:
         """Return the reason why the loop waited, as the end of a sentence."""

@@ -536,6 +536,19 @@ TEST(a_task_that_may_wake_one_thread_wakes_one_until_all_are_called) {
   CHECK_EQ(task->met.load(), 3);
 }
 
+TEST(those_that_take_pieces_wake_the_threads_that_a_task_needs_beyond_the_first) {
+  constexpr int kThreads = 11;
+  const auto group = std::make_shared<memload::TaskGroup>(kThreads);
+  const std::shared_ptr<memload::Workers> pool = memload::Workers::shared(kThreads);
+  for (int round = 0; round < 3; ++round) {
+    CHECK(come_to_sleep(kThreads));
+    const auto task = std::make_shared<Meeting>(group, kThreads);  // each piece waits for all
+    pool->submit({task});
+    for (int i = 0; i < kPatience / 1ms && task->met < kThreads; ++i) std::this_thread::sleep_for(1ms);
+    CHECK_EQ(task->met.load(), kThreads);
+  }
+}
+
 // A piece that notes on which CPUs its thread may run.
 class Affinity : public memload::Task {
  public:

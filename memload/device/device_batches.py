@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -123,7 +123,8 @@ class DeviceBatches(AroundGatherer):
     def stats(self) -> LoaderStats:
         """Return the gatherer's counters, with the bytes that were copied and the functions that were called here."""
         gathered = with_calls_here(self.gatherer.stats(), self._called)
-        return replace(gathered, copied_bytes=gathered.copied_bytes + self._placer.copied_bytes)
+        here = LoaderStats(copied_bytes=self._placer.copied_bytes, device_wait_seconds=self._placer.waited_seconds)
+        return gathered + here
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and free memory and threads, or keep the slots for a later pass."""

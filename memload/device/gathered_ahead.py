@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -148,7 +149,7 @@ class GatheredAhead(ResidentBatches):
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass, with those of native threads and copies."""
-        counted = super().stats()
+        counted = replace(super().stats(), device_wait_seconds=self._placer.waited_seconds)
         return counted if self._transfer is None else counted + self._transfer.stats()
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:

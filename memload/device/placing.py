@@ -6,6 +6,7 @@ CPU tensors -> pinned -> copies -> work (casts) -> event -> the loop's own strea
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,11 +34,13 @@ class Placer:
 
     Attributes:
         copied_bytes: bytes that this object copied to the device.
+        waited_seconds: time that `pace` waited for the device.
     """
 
     def __init__(self, interface: Interface) -> None:
         self.interface = interface
         self.copied_bytes = 0
+        self.waited_seconds = 0.0
         self._handed: deque[Any] = deque()  # an event of the loop's stream for each earlier batch
         self._warned = self._in_loop = False
 
@@ -102,8 +105,10 @@ class Placer:
         """Wait until the device is at most `AHEAD_OF_DEVICE` batches behind the loop; return the loop's stream."""
         loop = self.interface.current()
         self._handed.append(self.interface.record(loop))
-        while len(self._handed) > AHEAD_OF_DEVICE:
+        if len(self._handed) > AHEAD_OF_DEVICE:
+            began = time.perf_counter()
             self.interface.synchronise(self._handed.popleft())
+            self.waited_seconds += time.perf_counter() - began
         return loop
 
     def _copied_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
 # gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
-_LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
+# A slot that is copied to a device is free again only once its copy has ended, so there are more for a device.
+_LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES, _AHEAD_BYTES_TO_DEVICE = 2, 8, 2 << 20, 16 << 20
 _MOST_TRANSFORMING = 8  # threads, where the user does not say: each holds a batch, and all share Python's lock
 _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 _BLOCK = 1 << 16  # rows whose lengths are looked up at once
@@ -190,7 +191,8 @@ def _depth(request: PassRequest, slot_bytes: int) -> int:
         return request.options.depth
     if request.prefetch_factor and (request.depth_given or request.prefetch_factor != _STOCK_PREFETCH_FACTOR):
         return min(operator.index(request.prefetch_factor), MOST)
-    return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
+    ahead = _AHEAD_BYTES_TO_DEVICE if request.destination.transforms else _AHEAD_BYTES
+    return min(max(_LEAST_DEPTH, ahead // slot_bytes), _MOST_DEPTH)
 
 
 def gathering_threads(request: PassRequest) -> int:

@@ -138,10 +138,13 @@ void Workers::perform(Piece piece) {
 void Workers::work(const std::stop_token& stop) {
   while (true) {
     Piece piece;
+    std::size_t woken = 0;
     {
       std::unique_lock lock(mutex_);
       if (!queued_.wait(lock, stop, [&] { return static_cast<bool>((piece = take(below_limit)).task); })) return;
+      woken = next_to_wake();
     }
+    notify(woken);
     perform(std::move(piece));
   }
 }
@@ -156,7 +159,7 @@ void Workers::submit(std::vector<std::shared_ptr<Task>> tasks, bool urgent, std:
     auto place = queue_.end();
     if (urgent) place = std::find_if(queue_.begin(), queue_.end(), [](const QueuedTask& e) { return !e.urgent; });
     for (std::shared_ptr<Task>& task : tasks) place = std::next(queue_.insert(place, {std::move(task), urgent}));
-    wanted = std::min(missing_threads(*group), most_woken);
+    wanted = begin_to_wake(std::min(missing_threads(*group), most_woken));
   }
   notify(wanted);
 }
@@ -165,7 +168,7 @@ void Workers::wake(const TaskGroup& group) {
   std::size_t wanted = 0;
   {
     const std::lock_guard lock(mutex_);
-    wanted = missing_threads(group);
+    wanted = begin_to_wake(missing_threads(group));
   }
   notify(wanted);
 }
@@ -176,7 +179,7 @@ bool Workers::steal(const TaskGroup& group, bool wake_others) {
   {
     const std::lock_guard lock(mutex_);
     piece = take([&group](const TaskGroup& owner) { return &owner == &group; });
-    if (wake_others) wanted = missing_threads(group);
+    if (wake_others) wanted = begin_to_wake(missing_threads(group));
   }
   notify(wanted);
   if (!piece.task) return false;
@@ -191,6 +194,19 @@ std::size_t Workers::missing_threads(const TaskGroup& group) const {
     if (queued.task->group().get() == &group) pieces += queued.task->pieces() - queued.next;
   }
   return std::min(pieces, static_cast<std::size_t>(group.limit - group.running));
+}
+
+std::size_t Workers::begin_to_wake(std::size_t wanted) noexcept {
+  const std::size_t mine = std::min(wanted, kWokenByOne);
+  to_wake_ = std::max(to_wake_, wanted - mine);
+  return mine;
+}
+
+std::size_t Workers::next_to_wake() noexcept {
+  if (queue_.empty()) to_wake_ = 0;
+  const std::size_t mine = std::min(to_wake_, kWokenByOne);
+  to_wake_ -= mine;
+  return mine;
 }
 
 // Not all threads: another group may have brought more of them into the pool than this one may use.

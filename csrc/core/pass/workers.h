@@ -54,10 +54,10 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Queues tasks of one group; urgent ones go before all that are not. Wakes a thread for each piece that the group may
-  // run now, but at most `most_woken`.
+  // Queues tasks of one group; urgent ones go before all that are not. A thread wakes for each piece that the group may
+  // run now, but at most `most_woken` do: the caller wakes kWokenByOne, and each that takes a piece as many more.
   void submit(std::vector<std::shared_ptr<Task>> tasks, bool urgent = false, std::size_t most_woken = SIZE_MAX);
-  // Wakes a thread for each queued piece that the group may run now.
+  // Wakes threads likewise for each queued piece that the group may run now.
   void wake(const TaskGroup& group);
   // Takes one queued piece of this group away from the threads and runs it on the calling thread, whatever the limit
   // is; with `wake_others` threads are woken first for the pieces that are left. Returns false if there is none.
@@ -83,6 +83,9 @@ class Workers {
     std::size_t index = 0;
   };
 
+  // To wake a thread takes microseconds, in which whoever queues, mostly the loop, holds the mutex of its pass.
+  static constexpr std::size_t kWokenByOne = 4;
+
   Workers() = default;
   static void end(Workers* pool);
   void grow(int threads);
@@ -97,6 +100,11 @@ class Workers {
   void perform(Piece piece);
   // Number of threads that the group may still have for its queued pieces. mutex_ is held.
   [[nodiscard]] std::size_t missing_threads(const TaskGroup& group) const;
+  // Returns how many of `wanted` threads the caller notifies; the others are left to those that take pieces. mutex_ is
+  // held.
+  [[nodiscard]] std::size_t begin_to_wake(std::size_t wanted) noexcept;
+  // Returns how many of the threads that are left the caller notifies, who has taken a piece. mutex_ is held.
+  [[nodiscard]] std::size_t next_to_wake() noexcept;
   void notify(std::size_t threads) noexcept;
   static bool below_limit(const TaskGroup& group) noexcept { return group.running < group.limit; }
 
@@ -104,6 +112,7 @@ class Workers {
   std::condition_variable_any queued_;  // a piece may be there to take
   std::condition_variable idle_;        // a group's last running piece ended
   std::deque<QueuedTask> queue_;        // guarded by mutex_
+  std::size_t to_wake_ = 0;             // guarded by mutex_; of all groups, none once the queue is empty
   std::atomic<bool> abandoned_{false};
   cpu_set_t cpus_{};                   // guarded by mutex_; for the latest caller of shared(), empty if unknown
   std::vector<std::jthread> threads_;  // guarded by mutex_; last: they end before what they use

@@ -42,6 +42,30 @@ def test_the_loop_reads_on_the_device_what_it_reads_on_the_cpu(late, native):
     assert device.simulated.violations == []
 
 
+@pytest.mark.parametrize(("megabytes", "on_cpu", "on_device"), [(1, 2, 8), (4, 2, 4), (32, 2, 2)])
+def test_small_batches_have_more_slots_where_they_are_copied_to_a_device(megabytes, on_cpu, on_device):
+    rows = memload.from_arrays(x=torch.zeros(8, (megabytes << 20) - 4096, dtype=torch.uint8))
+    for device, depth in ((None, on_cpu), (SimulatedInterface(), on_device)):
+        batches = memload.FastLoader(rows, 1, device=device)
+        assert batches.nbytes / (1 << 20) == pytest.approx((depth + 1) * megabytes, abs=megabytes / 2)
+
+
+@pytest.mark.parametrize("nearer", [False, True])
+def test_statistics_tell_a_device_that_is_behind_the_loop_from_one_that_is_not(nearer):
+    shares, rows = [], memload.from_arrays(x=torch.arange(400).view(40, 10))
+    for loop in (SLOW, (0, 0)):
+        device = SimulatedInterface(loop=loop)
+        ds = memload.to_device(rows, "cpu", bytes=1600) if nearer else rows
+        batches = memload.FastLoader(ds, 2, device=device)
+        assert batches.engine == "native"
+        read_all(device, batches)
+        stats = batches.stats()
+        assert stats.device_wait_seconds + stats.consumer_wait_seconds <= stats.wall_seconds
+        shares.append(stats.device_wait_seconds / stats.wall_seconds)
+        assert "The device is the limit" in stats.limit or loop != SLOW
+    assert shares[0] > max(0.5, shares[1])
+
+
 def test_batches_that_are_kept_stay_as_they_are():
     device = SimulatedInterface(copies=LATE)
     expected = on_cpu(loader(cast=CAST))
