@@ -26,7 +26,8 @@ from memload.dataset.dataset import Dataset
 
 ASLEEP = 10_000_000  # cycles of the device, some 6 ms: several batches are gathered and copied meanwhile
 GROUP = 4  # batches that are used before the CPU waits for any
-MEGABYTES = (1, 4, 16, 64, 256)
+MEGABYTES = (16, 4, 1, 64, 256)  # of batches; those of several slices first
+EARLY = 2  # steps of which the end is waited for before batches by their size
 ROWS = 64  # of a batch of these
 STORED = 4  # of these batches; the rows of an epoch are drawn from so many
 
@@ -158,15 +159,23 @@ def sized(bench: GpuBench, nbytes: int) -> None:
 
 
 def compare_all(bench: GpuBench) -> None:
-    """All steps of all cases, and then batches by their size."""
+    """All steps of all cases, and batches by their size, of which one comes early."""
     with bench.cases() as cases:
         opened = [(case, case.workload.open(case.folder)) for case in cases]
-        for step, given in STEPS:
-            for case, ds in opened:
-                named = given if isinstance(given, str) else getattr(given, "__name__", "static")
-                bench.attempt(f"{case.name}, {named}", step, bench, case, ds, given)
-    for megabytes in (0.25,) if bench.args.quick else MEGABYTES:
-        sized(bench, int(megabytes * MB))
+        sizes = (0.25,) if bench.args.quick else MEGABYTES
+
+        def take(steps: Sequence[tuple[Callable[..., None], Any]]) -> None:
+            for step, given in steps:
+                for case, ds in opened:
+                    named = given if isinstance(given, str) else getattr(given, "__name__", "static")
+                    bench.attempt(f"{case.name}, {named}", step, bench, case, ds, given)
+
+        take(STEPS[:EARLY])
+        for megabytes in sizes[:1]:
+            sized(bench, int(megabytes * MB))
+        take(STEPS[EARLY:])
+        for megabytes in sizes[1:]:
+            sized(bench, int(megabytes * MB))
 
 
 def sum_up(bench: GpuBench) -> None:

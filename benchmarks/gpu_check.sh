@@ -191,6 +191,7 @@ share_of() {
 }
 
 results=()
+ended=() # parts whose time was over before they were at their end
 little=() # what a rehearsal tells each benchmark
 [ -z "$rehearsal" ] || little=(--quick --device cpu)
 
@@ -204,8 +205,14 @@ benchmark() {
     echo "left out: the time is nearly over"
     return
   fi
+  local status=0
   timeout -k 10 "$limit" "$python" "$repo/benchmarks/$name.py" \
-    --cache "$work" --out "${results[-1]}" "${little[@]}" || failed+=("$name")
+    --cache "$work" --out "${results[-1]}" "${little[@]}" || status=$?
+  case $status in
+    0) ;;
+    124 | 137) ended+=("$name") ;; # its time was over
+    *) failed+=("$name") ;;
+  esac
   "$python" "$repo/benchmarks/gpu_table.py" "$kept.json" "${results[@]}" > "$kept.table.txt"
 }
 
@@ -237,6 +244,7 @@ echo "$said"
 printf -- '-- memory checker\n%s\n' "$said" >> "$kept.tests.txt"
 
 echo "== all figures ($SECONDS s)"
+[ ${#ended[@]} -eq 0 ] || echo "ended before they were through, since their time was over: ${ended[*]}"
 [ ${#failed[@]} -eq 0 ] || echo "did not end well, see above: ${failed[*]}"
 cat "$kept.table.txt"
 exit $((${#failed[@]} > 0))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
@@ -137,9 +138,11 @@ class Measured:
         self.bench, self.case, self.device = bench, case, bench.device
         self.ds = case.workload.open(case.folder)
         self.batch_bytes = case.workload.batch_size * case.workload.row_bytes
-        once = loader_of(case, bench.device, self.ds)
-        through(once, self.device)
-        self.passes = times_to_last(through(once, self.device), quick=bench.args.quick)
+        self.once = loader_of(case, bench.device, self.ds)
+        through(self.once, self.device)
+        seconds = through(self.once, self.device)
+        self.passes = times_to_last(seconds, quick=bench.args.quick)
+        self.before = len(self.once) * self.batch_bytes / seconds / 1e9  # when nothing else has memory or streams
         self.loader = loader_of(case, bench.device, lengthened(self.ds, self.passes))
         self.batches = len(self.loader)
 
@@ -171,39 +174,49 @@ class Measured:
         case = self.case
         compare_some(loader_of(case, self.device), loader_of(case, torch.device("cpu")), self.device)
         copies = PinnedCopies(self.batch_bytes, self.device, quick=self.bench.args.quick)
-        own, ceiling = self.own_copies(), self.ceiling()
+        ceiling = self.ceiling()
 
         def gather() -> float:
             best = ceiling.best()
             return best.seconds / best.batches
 
-        longer = lengthened(self.ds, self.passes)
-        varied = {name: loader_of(case, self.device, longer, options=options) for name, options in VARIED.items()}
-        times = self.rounds(
-            {
-                "loader": self.seconds,
-                **{name: lambda one=one: through(one, self.device) / self.batches for name, one in varied.items()},
-                "gather": gather,
-                "copy": copies.seconds,
-                "copy of own memory": own.seconds,
-                "both at once": lambda: at_once(ceiling, own, self.batches),
-            }
-        )
+        times = self.rounds({"loader": self.seconds, "gather": gather, "copy": copies.seconds})
         slower = [max(pair) for pair in zip(times["gather"], times["copy"], strict=True)]
         share = Spread.of(limit / ours for limit, ours in zip(slower, times["loader"], strict=True))
         rates = {name: Spread.of(self.batch_bytes / s / 1e9 for s in found) for name, found in times.items()}
         limit = "copying" if median(times["copy"]) > median(times["gather"]) else "gathering"
-        figures = {"gb_per_s": rates, "stats": str(self.loader.stats())}
+        stats = self.loader.stats()
+        figures = {"gb_per_s": rates, "stats": str(stats), "counters": asdict(stats)}
         self.bench.judge(case.name, f"the loader, share of {limit}", share, 0.90, **figures)
-        for name in varied:
-            found = Spread.of(limit / ours for limit, ours in zip(slower, times[name], strict=True))
-            self.bench.judge(case.name, f"with {name}, share of {limit}", found, None)
-        for name in ("copy", "gather", "copy of own memory"):
+        waited = Spread.of([stats.device_wait_seconds / stats.wall_seconds])
+        self.bench.judge(case.name, "share of the time that next() waited for the device", waited, None)
+        self.bench.judge(case.name, "GB/s of the loader before all others", Spread.of([self.before]), None)
+        again = len(self.once) * self.batch_bytes / through(self.once, self.device) / 1e9
+        self.bench.judge(case.name, "GB/s of that loader after them", Spread.of([again]), None)
+        for name in ("copy", "gather"):
             self.bench.judge(case.name, f"GB/s of {name} alone", rates[name], None)
+
+    def varied(self) -> None:
+        """What other settings reach, copies out of memory as the slots have it, and copies while threads gather."""
+        own, ceiling, longer = self.own_copies(), self.ceiling(), lengthened(self.ds, self.passes)
+        others = {name: loader_of(self.case, self.device, longer, options=options) for name, options in VARIED.items()}
+        times = self.rounds(
+            {
+                "loader": self.seconds,
+                **{name: lambda one=one: through(one, self.device) / self.batches for name, one in others.items()},
+                "copy of own memory": own.seconds,
+                "both at once": lambda: at_once(ceiling, own, self.batches),
+            }
+        )
+        for name in others:
+            found = Spread.of(ours / theirs for ours, theirs in zip(times["loader"], times[name], strict=True))
+            self.bench.judge(self.case.name, f"with {name}, times as fast as without", found, None)
+        rate = Spread.of(self.batch_bytes / s / 1e9 for s in times["copy of own memory"])
+        self.bench.judge(self.case.name, "GB/s of copy of own memory alone", rate, None)
         buffers = Spread.of(self.batch_bytes / s / 1e9 for s in own.by_buffer())
-        self.bench.judge(case.name, f"GB/s of copies out of each of {BUFFERS} buffers of own memory", buffers, None)
+        self.bench.judge(self.case.name, f"GB/s of copies out of each of {BUFFERS} buffers", buffers, None)
         both = Spread.of(slow / ours for slow, ours in zip(times["both at once"], times["loader"], strict=True))
-        self.bench.judge(case.name, "the loader, share of copying while threads gather elsewhere", both, None)
+        self.bench.judge(self.case.name, "the loader, share of copying while threads gather elsewhere", both, None)
 
     def against_stock(self) -> None:
         """How many times as fast as stock the loader is."""
@@ -239,15 +252,17 @@ def through(loader: memload.FastLoader[dict[str, torch.Tensor]], device: torch.d
 
 
 def main() -> None:
-    parser = gpu_arguments("the loader from the page cache to the GPU", rounds=5, default=("W1", "W2"))
+    parser = gpu_arguments("the loader from the page cache to the GPU", rounds=3, default=("W1", "W2"))
     parser.set_defaults(variants=["bf16"])
     bench = GpuBench(parser.parse_args())
     with bench.cases() as cases:
         measured = [Measured(bench, case) for case in cases]
         for one in measured:
             bench.attempt(one.case.name, one.against_the_machine)
-        for one in measured:  # which takes longest: if the run is ended before, the rest is there
+        for one in measured:  # what takes longest comes last: if the run is ended before, the rest is there
             bench.attempt(one.case.name, one.against_stock)
+        for one in measured:
+            bench.attempt(one.case.name, one.varied)
     bench.end()
 
 
