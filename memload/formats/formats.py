@@ -63,6 +63,15 @@ class Stated:
             raise TypeError(f"{path}: its format states names, dtypes and shapes itself; leave out {listed}{hint}")
 
 
+_TABLES = {
+    ".csv": "read_csv({!r})",
+    ".tsv": "read_csv({!r}, sep='\\t')",
+    ".json": "read_json({!r})",
+    ".jsonl": "read_json({!r}, lines=True)",
+}
+"""By the ending of a table's file: how pandas reads it."""
+
+_STREAMS = frozenset([".tar", ".tgz", ".tfrecord", ".tfrecords"])
 _Opens = Callable[[Path, Stated], dict[str, Field]]
 _Names = Callable[[Path, Stated], Sequence[str]]
 
@@ -135,6 +144,14 @@ def _instead(path: Path) -> str:
         return f"videos are decoded once, into recordings: memload write {path} DST"
     if path.is_file() and _start(path).startswith(b"\x1f\x8b"):
         return "it is compressed by gzip: decompress it first"
+    if path.suffix.lower() in _TABLES:
+        reads = f"pandas.{_TABLES[path.suffix.lower()].format(str(path))}"
+        return f"a table is written once: t = {reads}; memload.write(DST, {{name: t[name].to_numpy() for name in t}})"
+    if path.suffix.lower() in _STREAMS:
+        return (
+            "a stream of records has no row numbers: append what its own reader gives to memload.ShardWriter(DST), "
+            "once, as docs/migration.md shows"
+        )
     return "arrays that another library reads from it go to memload.from_arrays or memload.write"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas
 import pyarrow
 import pytest
 import strategies
@@ -373,6 +374,32 @@ def test_a_foreign_file_is_answered_with_the_known_formats(tmp_path):
     (tmp_path / "x.npy.gz").write_bytes(gzip.compress(b"\x93NUMPY"))
     with pytest.raises(memload.FormatError, match=r"it is compressed by gzip: decompress it first$"):
         memload.open(tmp_path / "x.npy.gz")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "a,b\n1,0.5\n2,1.5\n"),
+        ("t.tsv", "a\tb\n1\t0.5\n2\t1.5\n"),
+        ("t.json", '[{"a": 1, "b": 0.5}, {"a": 2, "b": 1.5}]'),
+        ("t.jsonl", '{"a": 1, "b": 0.5}\n{"a": 2, "b": 1.5}\n'),
+    ],
+)
+def test_the_lines_that_are_advised_for_a_table_write_its_rows(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(memload.FormatError, match="a table is written once: t = pandas") as raised:
+        memload.open(tmp_path / name)
+    exec(str(raised.value).partition("once: ")[2], {"pandas": pandas, "memload": memload, "DST": tmp_path / "made"})
+    made = memload.open(tmp_path / "made")
+    assert [row["a"].item() for row in made] == [1, 2]
+    assert [row["b"].item() for row in made] == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tfrecord"])
+def test_streams_of_records_are_sent_to_the_page_that_converts_them(name, tmp_path):
+    (tmp_path / name).write_bytes(b"x" * 1024)
+    with pytest.raises(memload.FormatError, match=r"memload.ShardWriter\(DST\), once, as docs/migration.md shows$"):
+        memload.open(tmp_path / name)
 
 
 def test_a_file_of_the_kernels_is_named_by_what_it_ends_with():
