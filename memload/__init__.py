@@ -79,7 +79,7 @@ if typing.TYPE_CHECKING:
     )
     from memload.formats.codecs.codec import Codec
     from memload.formats.ragged_arrays import ragged
-    from memload.formats.shards.reading import verify
+    from memload.formats.verifying import verify
     from memload.graphs.collating import graph_collate
     from memload.graphs.datasets import GraphDataset, from_graphs
     from memload.graphs.files import open_graphs, write_graphs
@@ -252,7 +252,7 @@ _HOMES = {
     "memload.sampling.block_shuffle": "BlockShuffle",
     "memload.sampling.budget_batches": "BudgetBatchSampler",
     "memload.sampling.samplers": "MixingSampler WeightedSampler",
-    "memload.formats.shards.reading": "verify",
+    "memload.formats.verifying": "verify",
     "memload.writing.writer": "ShardWriter",
     "memload.writing.nifti": "write_nifti",
     "memload.writing.videos": "write_videos",

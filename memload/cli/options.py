@@ -264,7 +264,7 @@ def cache(parser: argparse.ArgumentParser) -> None:
 
 def verify(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload verify`."""
-    parser.add_argument("path", help="a directory that memload write, or memload.write, made")
+    parser.add_argument("path", help="a directory that memload write, or memload.write, made, or its address")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
     _add_json(parser)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from memload.cli.output import answer, is_json, keep
 from memload.errors import ChecksumError, Damage
-from memload.formats.shards.reading import verify
+from memload.formats.verifying import verify
 from memload.sizes import format_size
 
 _MOST_LISTED = 100  # places of damage in the JSON

@@ -16,8 +16,8 @@ from pathlib import Path
 from memload._core import version
 from memload.errors import ShardFormatError
 from memload.formats.shards.index import ShardIndex, dump_index, parse_index
-from memload.formats.shards.reading import damages_of
 from memload.formats.shards.staging import Staging, fsync_directory, write_durably
+from memload.formats.shards.verification import damages_of
 from memload.progress import byte_bar, note
 from memload.sizes import counted, format_size
 
