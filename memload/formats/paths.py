@@ -43,6 +43,24 @@ def is_url(text: str) -> bool:
     return _URL.match(text.strip()) is not None
 
 
+def is_taken(target: Path) -> bool:
+    """Return whether there is something at a path but an empty directory, which a new one may replace.
+
+    Example:
+        >>> import tempfile
+        >>> is_taken(Path(tempfile.mkdtemp())), is_taken(Path("/"))
+        (False, True)
+    """
+    if not os.path.lexists(target):
+        return False
+    if target.is_symlink() or not target.is_dir() or target.is_mount():
+        return True
+    try:
+        return any(target.iterdir())
+    except PermissionError:
+        return True
+
+
 def paths_of(path: PathLike | Iterable[PathLike]) -> list[Path]:
     """Return each path unchanged, and for a pattern with *, ? or [ all matching paths, sorted by name.
 

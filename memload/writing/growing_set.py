@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import xxhash
 
+from memload.formats.paths import is_taken
 from memload.formats.shards.index import (
     INDEX_NAME,
     ROWS_FOLDER,
@@ -60,7 +60,7 @@ class GrowingSet:
         self._shards: list[ShardRecord] = []
         self._extended = 0  # the number of shards of the set before it was extended
         self._journal: Journal | None = None
-        self._extends = append and target.exists()
+        self._extends = append and is_taken(target)
         if not self._extends:
             _check_absent(target)
             with makes(target):
@@ -213,7 +213,7 @@ class GrowingSet:
 
 
 def _check_absent(target: Path) -> None:
-    if os.path.lexists(target):
+    if is_taken(target):
         hint = parts_waiting(target) or "it is not a set of shards"
         if (target / INDEX_NAME).exists():
             hint = "a complete set: memload.open reads it, and append=True adds more rows to it"

@@ -10,7 +10,6 @@ same call keeps these.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from memload.columns.fields import Field
 from memload.dataset.dataset import Dataset
 from memload.dataset.recordings.recording import Recording
 from memload.formats.codecs.by_field import Codecs, check_known, words_of
+from memload.formats.paths import is_taken
 from memload.formats.recordings.folder import check_storable, described, folders_of
 from memload.formats.recordings.found import Found
 from memload.formats.shards.index import RECORDING_NAME, TIMES_NAME
@@ -121,7 +121,7 @@ def write_folder(
 
 def check_absent(target: Path) -> None:
     """Raise FileExistsError if there is something where a recording is to be written."""
-    if os.path.lexists(target):
+    if is_taken(target):
         raise FileExistsError(f"{target}: exists already, and a recording is written as a whole; write to another path")
 
 

@@ -111,8 +111,8 @@ def write(
         ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
 
     Raises:
-        FileExistsError: `path` exists, and `append` is not set; or another writer completed a set at this address of a
-            store meanwhile, which stays.
+        FileExistsError: `path` exists and is no empty folder, and `append` is not set; or another writer completed a
+            set at this address of a store meanwhile, which stays.
         ValueError, TypeError: `data` is of another type, there is no row, fields do not fit together, or a conversion
             does not fit the fields; or a column of a recording's intervals has None, or numbers beside texts.
         IndexError: a row number is out of range.

@@ -239,7 +239,7 @@ class ShardWriter(RowWriter):
         progress: whether to show a bar while shards of an interrupted writer are verified; None shows it on a terminal.
 
     Raises:
-        FileExistsError: `path` exists, and `append` is not set.
+        FileExistsError: `path` exists and is no empty folder, and `append` is not set.
         WriterBusyError: another writer is at work on `path`.
         ShardFormatError: the set to be extended is malformed.
         ValueError: `codec` is invalid, or not that of the set to be extended.

@@ -674,3 +674,24 @@ def test_numbers_in_the_other_byte_order_are_written_in_this_one(tmp_path, given
         }
         written = memload.write(tmp_path / "shards", sources[given])
     assert written.fields["x"].gather(np.arange(9)).numpy().tobytes() == numbers.astype("<f4").tobytes()
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_an_empty_folder_is_as_good_as_none(append, tmp_path):
+    (tmp_path / "made").mkdir()
+    memload.write(tmp_path / "made", {"x": torch.arange(3)}, append=append, progress=False)
+    assert len(memload.open(tmp_path / "made")) == 3
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "made" / "..")
+    for taken in ("made", "other", "link") if not append else ():
+        with pytest.raises(FileExistsError, match="exists already"):
+            memload.write(tmp_path / taken, {"x": torch.arange(3)}, progress=False)
+
+
+def test_what_comes_into_an_empty_folder_while_a_set_is_written_stays(tmp_path):
+    (tmp_path / "made").mkdir()
+    with pytest.raises(FileExistsError, match="something was made there"), memload.ShardWriter(tmp_path / "made") as to:
+        to.append(x=1)
+        (tmp_path / "made" / "notes.txt").touch()
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["notes.txt"]
