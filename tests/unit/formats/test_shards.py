@@ -237,6 +237,7 @@ def test_an_existing_target_is_left_alone(tmp_path, fields, make):
         memload.write(target, fields)
     elif make == "directory":
         target.mkdir()
+        (target / "mine.txt").touch()
     elif make == "file":
         target.write_text("mine")
     else:
