@@ -94,6 +94,35 @@ def mlp() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * LENGTH, 10))
 
 
+class Distilled(nn.Module):
+    """A student of two layers over the rows of an image, and a frozen teacher of wider layers in its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 64))
+        wide = [nn.Linear(FEATURES, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64)]
+        self.teacher = nn.Sequential(*wide).requires_grad_(False)
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        """The divergence between both."""
+        with torch.no_grad():
+            wanted = self.teacher(x).softmax(-1)
+        return nn.functional.kl_div(self.student(x).log_softmax(-1), wanted, reduction="batchmean")
+
+
+class Distances(nn.Module):
+    """Distances between all pairs of a batch: what it takes grows with the square of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Flatten(), nn.Linear(FEATURES * LENGTH, 64), nn.ReLU(), nn.Linear(64, 32))
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        """A mean over pairs."""
+        found = self.embed(x)
+        return torch.cdist(found, found).clamp(max=5).exp().mean()
+
+
 def gat() -> nn.Module:
     """Three layers of attention."""
     from torch_geometric.nn import GATConv
@@ -109,6 +138,8 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "GRU": functools.partial(Recurrent, nn.GRU),
     "U-Net": Unet,
     "MLP": mlp,
+    "Distillation": Distilled,
+    "Distances": Distances,
 }
 
 
@@ -120,7 +151,9 @@ def make_rows(folder: Path) -> None:
 
 
 def loss_of(net: nn.Module, batch: Any) -> torch.Tensor:
-    """Cross entropy; of graphs the model's own loss."""
+    """Cross entropy, or the model's own loss."""
+    if isinstance(net, Distilled | Distances):
+        return net.loss(batch["x"])
     if not isinstance(batch, dict):
         found: torch.Tensor = net(batch)
         return found
@@ -199,7 +232,7 @@ def case(
     )
 
 
-MIXED = ("U-Net", "MLP")  # models for the heap alone, where it has some tensors of a step and not the others
+MIXED = ("U-Net", "MLP", "Distillation", "Distances")  # for the heap alone, which has some of their tensors only
 CASES = [
     case(model, limit, loads=loads)
     for limit in LIMITS

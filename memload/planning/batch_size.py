@@ -27,7 +27,6 @@ from memload.planning.batch_size_request import (
 )
 from memload.planning.curves import Curve
 from memload.planning.graph_spread import SURE
-from memload.planning.heap import left_by_last_batch
 from memload.planning.heap_surplus import heap_times
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.memory_budget import MemoryBudget
@@ -242,10 +241,12 @@ def peak_of(setting: BatchSizeRequest, found: Measured, probability: float = SUR
     def peak(size: int) -> int:
         counts = setting.counts(size, probability)
         held = found.held.at(*counts) + (found.inputs.at(*counts) if setting.counts_inputs else 0)
-        passes = curve.in_heap(setting.heap, *counts, threshold=setting.threshold) + setting.heap * kept
         rest = setting.last_batch(size) if setting.heap > 1 else 0
-        left = left_by_last_batch(curve, setting.heap, counts, setting.counts(rest, probability)) if rest else 0
-        return math.ceil(max(passes + left, setting.heap * (stepping + held)))
+        # Tensors of a full batch may be too large for the heap, and those of the short last one not. The heap has
+        # these without holes, since they are made once an epoch: of an MLP 267 MB stayed for the next full batch.
+        left = curve.kept_in_heap(1, *setting.counts(rest, probability)) if rest else 0
+        passes = curve.in_heap(setting.heap, *counts, threshold=setting.threshold, kept=left)
+        return math.ceil(max(passes + setting.heap * kept, setting.heap * (stepping + held)))
 
     return peak
 

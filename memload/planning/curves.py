@@ -53,23 +53,35 @@ class Each:
         lines, asked = (nbytes[:, None].astype(np.float64) for nbytes in (step.nbytes, step.asked))
         return cls(lines, asked, step, varies)
 
-    def peak(self, terms: Floats, times: float) -> float:
+    def peak(self, terms: Floats, times: float, kept: float = 0) -> float:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
         The heap does not shrink between steps, so it has the bytes of its own highest moment when larger tensors have
         theirs. glibc maps a larger tensor only if none of the heap's free pieces holds it. A piece that holds one or
-        more is used by more than half, floor(piece / tensor) tensors. So half of what is free counts as used, if each
-        step has tensors of the same sizes; where sizes differ from batch to batch, pieces are too small for the next.
-        By mallinfo2, tensors of 46 MB used 195 of 369 MB that an MLP's smaller batch had left, and later 241 of 364.
+        more is used by more than half, floor(piece / tensor) tensors. So those tensors count as used by the heap that
+        half of what is free has room for, if each step has tensors of the same sizes; where sizes differ from batch to
+        batch, pieces are too small for the next. By mallinfo2, tensors of 46 MB used 195 of 369 MB that an MLP's
+        smaller batch had left, and later 241 of 364; of 50 MB beside distances of 47 MB, none was used.
 
         Source: https://man7.org/linux/man-pages/man3/mallopt.3.html, M_MMAP_THRESHOLD: allocations "that can't be
         satisfied from the free list".
+
+        Args:
+            terms: those of the batch.
+            times: how many times bytes in the heap count.
+            kept: bytes that other batches left in the heap.
         """
         in_heap = self._in_heap(terms, times)
         rest = np.where(in_heap > 0, 0, self._nbytes(terms))
-        apart = self._highest(in_heap) + self._highest(rest)
-        at_once = self._highest(in_heap + rest)
-        return apart if self.varies else (apart + at_once) / 2
+        apart = max(kept, self._highest(in_heap)) + self._highest(rest)
+        if self.varies:
+            return apart
+        free = (apart - self._highest(in_heap + rest)) / 2
+        for nbytes in self._alive_at_most(rest):
+            if nbytes < free:
+                free -= nbytes
+                apart -= nbytes
+        return apart
 
     def peak_below(self, terms: Floats, threshold: int) -> int:
         """Return the most bytes at one time, where the C library's heap keeps what is below a threshold that was set.
@@ -88,10 +100,7 @@ class Each:
 
         So it is of recurrent networks whose layers run operation by operation.
         """
-        in_heap = self._in_heap(terms, 1.0).round().astype(np.int64)
-        live = replace(self.timeline, nbytes=in_heap).live()
-        at = int(live.argmax()) if len(live) else 0
-        alive = in_heap[: at + 1][self.timeline.freed[: at + 1] > at]
+        alive = self._alive_at_most(self._in_heap(terms, 1.0))
         return bool(2 * alive[alive < FINE * alive.sum()].sum() > alive.sum())
 
     def _nbytes(self, terms: Floats) -> Floats:
@@ -108,6 +117,13 @@ class Each:
         surplus = (times - 1) * np.where(breaks, 2, 1)
         taken: Floats = (1 + surplus) * np.where(self.asked @ terms < MAPPED, self._nbytes(terms), 0)
         return taken
+
+    def _alive_at_most(self, nbytes: Floats) -> Floats:
+        """Return the bytes of each allocation that is alive when most bytes are, if they were of these bytes."""
+        live = replace(self.timeline, nbytes=nbytes.round().astype(np.int64)).live()
+        at = int(live.argmax()) if len(live) else 0
+        alive: Floats = nbytes[: at + 1][self.timeline.freed[: at + 1] > at]
+        return alive[alive > 0]
 
     def _highest(self, nbytes: Floats) -> float:
         return self.timeline.highest(nbytes.round().astype(np.int64))
@@ -133,7 +149,7 @@ class Curve:
         """Return the most bytes at one time of a batch with these counts."""
         return math.ceil(float((self.lines @ self.terms(counts)).max(initial=0.0)))
 
-    def in_heap(self, times: float, *counts: float, threshold: int = 0) -> int:
+    def in_heap(self, times: float, *counts: float, threshold: int = 0, kept: float = 0) -> int:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
         Without an order that batches of all sizes have in common, everything counts so often.
@@ -142,12 +158,13 @@ class Curve:
             times: how many times tensors below `MAPPED` bytes count.
             counts: the counts of the batch.
             threshold: with `times` of 1, the bytes below which the heap keeps tensors nevertheless; 0: it keeps none.
+            kept: bytes that other batches left in the heap, which tensors of this one may use.
         """
         if times == 1 and threshold and self.each is not None:
             return self.each.peak_below(self.terms(counts), threshold)
         if times == 1 or self.each is None:
             return math.ceil(times * self.at(*counts))
-        return math.ceil(self.each.peak(self.terms(counts), times))
+        return math.ceil(self.each.peak(self.terms(counts), times, kept))
 
     def kept_in_heap(self, times: float, *counts: float) -> int:
         """Return the bytes that the C library's heap has after such steps; 0 if allocations are in no common order."""

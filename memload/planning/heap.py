@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from memload.memory.budget import local_processes, memory_to_take
 from memload.memory.c_heap import trim_heap
 from memload.planning.allocations import HEAP, Timeline
-from memload.planning.curves import MAPPED, Curve, Each
+from memload.planning.curves import MAPPED, Each
 
 HEAP_OF_VARYING = 2.5
 """`HEAP` where batches differ in size, so that the holes of one batch are too small or too large for the next: ten
@@ -76,21 +76,6 @@ def heap_threshold(environment: Mapping[str, str] = os.environ) -> int:
     except ValueError:
         return 0
     return threshold if 0 < threshold <= MAPPED else 0
-
-
-def left_by_last_batch(curve: Curve, times: float, full: Sequence[float], last: Sequence[float]) -> int:
-    """Return the bytes that the short last batch of an epoch leaves in the heap, beside a full batch.
-
-    Tensors of a full batch may be too large for the heap, and those of a short one not: what is freed then stays there,
-    and tensors of the next full batch use half of it, as `Each.peak` says. Of an MLP 267 MB stayed, and the next step
-    took 78 MB more than the one before.
-
-    Args:
-        curve: the bytes of a step.
-        times: how many times the bytes in the heap count.
-        full, last: the counts of a full batch, and of the last one.
-    """
-    return max(0, curve.kept_in_heap(1, *last) - curve.kept_in_heap(times, *full)) // 2
 
 
 def heap_bound(*, counts: bool, varies: bool = False) -> float:

@@ -55,7 +55,8 @@ def together(arguments, *counts):
 
 
 @pytest.mark.parametrize(
-    ("taken", "times"), [(150 * MB, 1.5), (200 * MB, 2.0), (210 * MB, 2.1), (90 * MB, 1.1), (400 * MB, 2.5)]
+    ("taken", "times"),
+    [(150 * MB, 1.5), (200 * MB, 2.0), (210 * MB, 2.1), (90 * MB, 1.1), (400 * MB, 4.0), (900 * MB, 5.0)],
 )
 def test_what_steps_took_lies_between_what_is_alive_and_the_bound(taken, times):
     assert times_of(taken, 100 * MB, 200 * MB) == pytest.approx(times)
@@ -71,7 +72,7 @@ def test_steps_are_made_with_batches_that_take_no_more_than_is_allowed(model, wi
 
     arguments = given(model, torch.rand(4, width), loss)
     sizes.clear()
-    for room, most in ((1 << 40, ALIVE), (60 * MB, 24 * MB)):
+    for room, most in ((1 << 40, ALIVE), (100 * MB, 25 * MB)):
         times = heap_times(*arguments, room=room)
         if width == 1000:  # nearly all is the batch, so that steps are too small to tell
             assert (sizes, times) == ([], HEAP)
@@ -192,10 +193,10 @@ def test_steps_with_graphs_are_those_of_a_part_of_the_sample_that_are_small_enou
     nodes = (300,) * 100
     arguments = given(model, graph_batch(nodes=nodes, edges=tuple(3 * n for n in nodes)), loss)
     seen.clear()
-    assert 1.1 <= heap_times(*arguments, room=60 * MB) <= 2.5
+    assert 1.1 <= heap_times(*arguments, room=100 * MB) <= 5
     assert len(set(seen)) > 1
     assert max(seen)[0] < len(nodes)
-    assert all(together(arguments, *counts) <= 24 * MB for counts in seen)
+    assert all(together(arguments, *counts) <= 25 * MB for counts in seen)
 
 
 def test_a_batch_size_counts_what_steps_of_the_model_show(monkeypatch):
@@ -205,7 +206,7 @@ def test_a_batch_size_counts_what_steps_of_the_model_show(monkeypatch):
         pytest.skip("this C library's heap keeps no tensors")
     measured_here = memload.compute_batch_size(stack(), torch.rand(4, 32), max_batch_size=1000)
     bound = memload.compute_batch_size(stack(), torch.rand(4, 32), max_batch_size=1000, mode="static")
-    assert 1.05 < measured_here.heap <= 2.5
+    assert 1.05 < measured_here.heap <= 5
     assert bound.heap == HEAP
     assert measured_here.activation != bound.activation
 
