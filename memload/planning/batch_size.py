@@ -27,6 +27,7 @@ from memload.planning.batch_size_request import (
 )
 from memload.planning.curves import Curve
 from memload.planning.graph_spread import SURE
+from memload.planning.heap import bound_of_curve
 from memload.planning.heap_surplus import heap_times
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.memory_budget import MemoryBudget
@@ -134,15 +135,15 @@ def _predicted(setting: BatchSizeRequest, mode: Mode, limit: int | str | None, t
         weights = setting.own.weights + setting.static.teacher
         now, _ = memory_of(setting.device, device_of(setting.models), limit, weights)
         setting = replace(setting, total=min(setting.total, now))
-    if setting.heap > 1 and mode == "measured":
-        setting = replace(setting, heap=_heap_of(setting, found, told))
+    if setting.heap > 1:
+        setting = replace(setting, heap=_heap_of(setting, found, told, runs=mode == "measured"))
     return budget_of(setting, found, mode)
 
 
-def _heap_of(setting: BatchSizeRequest, found: Measured, told: Told) -> float:
-    """Return how many times bytes count in the heap, as steps of these models show it here."""
-    if device_of(setting.models).type != "cpu":
-        return setting.heap
+def _heap_of(setting: BatchSizeRequest, found: Measured, told: Told, *, runs: bool) -> float:
+    """Return how many times bytes count in the heap, as steps of these models show it here, or as a bound."""
+    if not runs or device_of(setting.models).type != "cpu":
+        return bound_of_curve(found.step, setting.kind.counts, setting.heap)
     batch = found.inputs.lines.max(axis=0)
     return heap_times(
         setting.kind,

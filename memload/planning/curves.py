@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memload.planning.allocations import Timeline
 from memload.planning.variants import Floats, Kind
@@ -100,8 +101,21 @@ class Each:
 
         So it is of recurrent networks whose layers run operation by operation.
         """
-        alive = self._alive_at_most(self._in_heap(terms, 1.0))
+        alive = self.alive_in_heap(terms)
         return bool(2 * alive[alive < FINE * alive.sum()].sum() > alive.sum())
+
+    def alive_in_heap(self, terms: Floats) -> Floats:
+        """Return the bytes of each block that is alive in the C library's heap when most bytes are."""
+        return self._alive_at_most(self._in_heap(terms, 1.0))
+
+    def made_in_heap(self, terms: Floats) -> float:
+        """Return the sum of all blocks of a step in the C library's heap, without copies inside convolutions."""
+        return float(self._in_heap(terms, 1.0)[~self._breaks].sum())
+
+    @property
+    def _breaks(self) -> NDArray[np.bool_]:
+        """Whether each allocation is what a convolution takes inside itself."""
+        return self.timeline.inside & ~self.timeline.of_recurrent_layers
 
     def _nbytes(self, terms: Floats) -> Floats:
         nbytes: Floats = np.maximum(self.lines @ terms, 0)
@@ -113,8 +127,7 @@ class Each:
         It keeps blocks below `MAPPED` bytes. What convolutions take inside themselves breaks it up, and has twice the
         surplus. Blocks of recurrent layers are few, and have that of other tensors.
         """
-        breaks = self.timeline.inside & ~self.timeline.of_recurrent_layers
-        surplus = (times - 1) * np.where(breaks, 2, 1)
+        surplus = (times - 1) * np.where(self._breaks, 2, 1)
         taken: Floats = (1 + surplus) * np.where(self.asked @ terms < MAPPED, self._nbytes(terms), 0)
         return taken
 

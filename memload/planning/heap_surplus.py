@@ -42,13 +42,11 @@ from memload.memory.threads import started
 from memload.planning.allocations import HEAP, Told, is_out_of_memory
 from memload.planning.batch_parts import parts_of_kind
 from memload.planning.curves import Curve
-from memload.planning.heap import heap_bound
+from memload.planning.heap import ALIVE, bound_of_curve, heap_bound
 from memload.planning.model_bytes import checked_loss, gradients_set_aside
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches, changed_in_place, converted, with_own_attributes
 
-ALIVE = 48 << 20
-"""The most bytes that are alive in steps which are made for this: ten of them take a second or a few."""
 ALIVE_FINE = 384 << 20
 """The same where most blocks are fine (`Curve.is_fine`), and there is room for more than twice `ALIVE`. The surplus of
 such steps falls with the batch, so small ones do not tell: ten of a GRU took 1.7, 1.6, 1.6, 1.6 and 1.2 times what was
@@ -93,7 +91,7 @@ def heap_times(
 ) -> float:
     """Return how many times bytes in the heap count for `Curve.in_heap`, so that it gives what steps take here.
 
-    Models are afterwards as before. Where steps of a suitable size cannot be made, it is the bound of `heap_bound`.
+    Models are afterwards as before. Where steps of a suitable size cannot be made, it is that of `bound_of_curve`.
 
     Args:
         kind: makes the batches.
@@ -125,7 +123,8 @@ def heap_times(
         of_fine = LONGER_DRAWN if batches_in_heap else LONGER_FINE
         return times_of((of_fine if fine else LONGER) * taken, alive, bound)
 
-    return if_there_is_room(seen) or heap_bound(counts=True, varies=kind.varies)
+    bound = heap_bound(counts=True, varies=kind.varies)
+    return if_there_is_room(seen) or bound_of_curve(step, kind.counts, bound)
 
 
 def if_there_is_room(make: Callable[[], T]) -> T | None:

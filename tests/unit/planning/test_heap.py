@@ -16,7 +16,15 @@ from memload.planning.batch_size import peak_of
 from memload.planning.batch_size_request import Target, Trained, setting_of
 from memload.planning.curves import MAPPED, Each
 from memload.planning.graph_steps import GraphStep
-from memload.planning.heap import HEAP_OF_VARYING, Surplus, heap_keeps_tensors, heap_threshold, peak_on_cpu
+from memload.planning.heap import (
+    HEAP_OF_VARYING,
+    HOLES,
+    Surplus,
+    bound_of_step,
+    heap_keeps_tensors,
+    heap_threshold,
+    peak_on_cpu,
+)
 from memload.planning.library_bytes import RECURRENT, LstmLayer
 from memload.planning.loader_slots import last_batch_of
 from memload.planning.measuring import measured
@@ -62,6 +70,29 @@ def test_a_full_batch_uses_what_a_short_one_left_in_the_heap():
     step = each(("large", 40 * MB, 1))
     assert step.peak(ROW, 2.0, kept=70 * MB) == 110 * MB
     assert step.peak(ROW, 2.0, kept=90 * MB) == 90 * MB
+
+
+@pytest.mark.parametrize(
+    ("alive", "made", "times"),
+    [
+        (2, 8, 4.0),  # all that a step makes, and no more
+        (2, 40, 1 + HOLES / 2),
+        (7, 70, 1 + HOLES / 7),
+        (28, 280, HEAP),
+        (1, 1, HEAP),
+    ],
+)
+def test_the_bound_is_larger_where_a_step_makes_many_tensors_while_few_are_alive(alive, made, times):
+    step = each(*[("one", 10 * MB, min(made, alive + n)) for n in range(made)])
+    assert bound_of_step(step, ROW, HEAP) == times
+    assert bound_of_step(step, 4 * ROW, HEAP) == HEAP  # nothing is small any more
+    assert bound_of_step(None, ROW, HEAP) == HEAP
+    assert peak_on_cpu(step.timeline, HEAP) == times * min(alive, made) * 10 * MB
+
+
+def test_copies_inside_convolutions_do_not_make_the_bound_larger():
+    copies = [("convolution, inside", 10 * MB, n + 2) for n in range(20)]
+    assert bound_of_step(each(("one", 10 * MB, 21), *copies), ROW, HEAP) == HEAP
 
 
 def test_blocks_are_fine_if_most_bytes_at_the_highest_moment_of_the_heap_are_in_small_ones():
