@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from truth_case import Case
 from truth_graphs import Stack, make_graphs
-from truth_training import BLOCKS
+from truth_training import BLOCKS, Distilled
 
 import memload
 from memload.memory.budget import process_bytes
@@ -94,22 +94,6 @@ def mlp() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * LENGTH, 10))
 
 
-class Distilled(nn.Module):
-    """A student of two layers over the rows of an image, and a frozen teacher of wider layers in its loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.student = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 64))
-        wide = [nn.Linear(FEATURES, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64)]
-        self.teacher = nn.Sequential(*wide).requires_grad_(False)
-
-    def loss(self, x: torch.Tensor) -> torch.Tensor:
-        """The divergence between both."""
-        with torch.no_grad():
-            wanted = self.teacher(x).softmax(-1)
-        return nn.functional.kl_div(self.student(x).log_softmax(-1), wanted, reduction="batchmean")
-
-
 class Distances(nn.Module):
     """Distances between all pairs of a batch: what it takes grows with the square of the rows."""
 
@@ -138,7 +122,7 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "GRU": functools.partial(Recurrent, nn.GRU),
     "U-Net": Unet,
     "MLP": mlp,
-    "Distillation": Distilled,
+    "Distillation": functools.partial(Distilled, FEATURES, 64, 256),
     "Distances": Distances,
 }
 

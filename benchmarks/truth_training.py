@@ -47,6 +47,24 @@ class Recurrent(nn.Module):
         return found
 
 
+class Distilled(nn.Module):
+    """A student of two layers over the rows of an image, and a frozen teacher of wider layers in its loss."""
+
+    def __init__(self, features: int, width: int, wide: int) -> None:
+        super().__init__()
+        self.features = features
+        self.student = nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width))
+        layers = [nn.Linear(features, wide), nn.GELU(), nn.Linear(wide, wide), nn.GELU(), nn.Linear(wide, width)]
+        self.teacher = nn.Sequential(*layers).requires_grad_(False)
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        """The divergence between both."""
+        rows = x.reshape(len(x), -1, self.features)
+        with torch.no_grad():
+            wanted = self.teacher(rows).softmax(-1)
+        return nn.functional.kl_div(self.student(rows).log_softmax(-1), wanted, reduction="batchmean")
+
+
 def mlp() -> nn.Module:
     """53 million parameters."""
     layers = [nn.Flatten(), nn.Linear(3 * 64 * 64, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU()]
@@ -67,6 +85,7 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "LSTM both ways": functools.partial(Recurrent, nn.LSTM, bidirectional=True, dropout=0.1),
     "GRU": functools.partial(Recurrent, nn.GRU),
     "RNN": functools.partial(Recurrent, nn.RNN),
+    "Distillation": functools.partial(Distilled, 192, 192, 1024),
 }
 
 
@@ -81,7 +100,9 @@ def make_rows(folder: Path) -> None:
 
 
 def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Cross entropy."""
+    """Cross entropy, or the model's own loss."""
+    if isinstance(model, Distilled):
+        return model.loss(batch["x"])
     return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 
 
@@ -187,4 +208,6 @@ CASES = [
     case("LSTM", 64, as_it_is=True),
     case("LSTM", 256, as_it_is=True),
     case("GRU", 64, as_it_is=True),
+    case("Distillation", 32, as_it_is=True),
+    case("Distillation", 128, as_it_is=True),
 ]

@@ -21,6 +21,7 @@ from memload.planning.heap import free_to_take
 from memload.planning.model_bytes import ActivationBytes, Loss, observed
 from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, left_as_they_were
 from memload.planning.variants import Kind, converted, tensors_of, with_own_attributes
+from memload.planning.weightless import UnknownTensorsError, WeightlessMode
 
 SHARE = 0.9
 """Of the free bytes, the share that steps may take which are run to be measured."""
@@ -172,7 +173,7 @@ def without_memory(
         ValueError: the step reads values, or has an operation that only runs on real tensors.
     """
     holder = _Holder([*models, *teachers])
-    mode = FakeTensorMode()
+    mode = WeightlessMode()
     with mode:
         fakes = {
             name: _fake(mode, tensor)
@@ -195,7 +196,7 @@ def without_memory(
     try:
         with left_as_they_were([]), each_rank_by_itself([*models, *teachers]):
             return _through(kind, lambda batch: converted(batch, lambda tensor: _fake(mode, tensor)), run)
-    except SampleDtypeError:
+    except (SampleDtypeError, UnknownTensorsError):
         raise
     except Exception as error:
         raise ValueError(

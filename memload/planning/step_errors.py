@@ -19,11 +19,6 @@ def why_no_step(sample: Any, error: Exception) -> str:
         )
     if isinstance(error, KeyError) and isinstance(sample, Mapping):
         return f"the loss asks the batch for {error}; its fields are {', '.join(map(repr, sample))}"
-    if "FakeTensor" in said and "Please convert" in said:
-        return (
-            f"the loss runs a model that the plan does not know ({said}): give all models that it runs as model=, a "
-            "list or a dict, frozen ones too; of tensors that it uses, such as weights of classes, make buffers of one"
-        )
     asks = "it, or the model, asks for one, as x.item(), float(x) and `if x > 0` do; "
     return (
         f"the loss cannot be run on tensors without numbers ({said}): "

@@ -12,15 +12,50 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from memload.nested import leaves, mapped
+from memload.planning.allocations import nbytes_of, tensors_in
 from memload.planning.group_samples import tags_in
 from memload.planning.optimizer_bytes import twin_over
 from memload.planning.precisions import PRECISIONS
 from memload.planning.variants import converted
+from memload.sizes import format_size
 
 _LOG = logging.getLogger(FakeTensorMode.__module__)
+
+
+SMALL = 1 << 20
+"""Bytes of tensors that a loss uses beside its batch and its models, such as weights of classes, which do not count."""
+
+
+class UnknownTensorsError(ValueError):
+    """A loss uses tensors whose bytes count, and that belong to no model that is known."""
+
+
+class WeightlessMode(FakeTensorMode):
+    """The mode in which operations of torch make tensors without memory, and use small ones that have some.
+
+    Raises:
+        UnknownTensorsError: those that have memory are more than `SMALL` bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)  # type: ignore[no-untyped-call]
+        self._used: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for one in tensors_in((args, kwargs or {})):
+            if not isinstance(one, FakeTensor) and not one.is_meta:
+                self._used[id(one)] = one
+        nbytes = nbytes_of(self._used.values()) if self._used else 0
+        if nbytes > SMALL:
+            raise UnknownTensorsError(
+                f"the loss uses tensors of {format_size(nbytes)} that belong to none of the models: give all models "
+                "that it runs, frozen ones too, in a list or a dict as model=, or as teacher= where there is one; make "
+                "other large tensors buffers of a model"
+            )
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 class WithValues(torch.Tensor):
@@ -70,7 +105,7 @@ class Weightless:
     def __init__(self, modules: Sequence[torch.nn.Module], precision: str) -> None:
         self._modules = modules
         self._dtype, self._autocast = map(_dtype, PRECISIONS[precision])
-        self._mode = FakeTensorMode()
+        self._mode = WeightlessMode()
         self._silence = lambda _: False  # one of its own: several may be in use at a time
         self._twins: dict[int, torch.Tensor] = {}
         self._trained: dict[int, torch.nn.Parameter] = {}

@@ -42,6 +42,43 @@ def test_a_loss_that_cannot_be_run_says_why(loss, error, said, capfd):
     assert capfd.readouterr().err == ""
 
 
+WEIGHTS = torch.rand(10)
+SAMPLE = {"x": torch.rand(4, 32), "y": torch.zeros(4, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda batch: nn.functional.cross_entropy(NET(batch["x"]), batch["y"], weight=WEIGHTS),
+        lambda batch: (NET(batch["x"]).log_softmax(-1) * WEIGHTS / WEIGHTS.sum()).mean(),
+        lambda batch: (NET(batch["x"] - WEIGHTS.mean()).exp() * WEIGHTS[batch["y"]].unsqueeze(1)).mean(),
+    ],
+)
+@pytest.mark.parametrize("on", [{"device": "cpu"}, {"device": "cuda", "gpu": "T4"}])
+def test_a_loss_may_use_small_tensors_beside_its_batch_such_as_weights_of_classes(loss, on):
+    assert "unknown" not in str(memload.plan(DS, 32, model=NET, loss=loss, **on))
+    assert memload.compute_batch_size(NET, SAMPLE, loss=loss, limit="1GB", mode="static").batch_size > 1
+
+
+def test_a_loss_with_a_model_that_is_not_given_is_told_to_give_it():
+    teacher = nn.Linear(32, 10_000).requires_grad_(False)  # 1.3 MB
+
+    def loss(batch):
+        with torch.no_grad():
+            wanted = teacher(batch["x"]).mean(1)
+        return (NET(batch["x"]).mean(1) - wanted).square().mean()
+
+    says = r"the loss uses tensors of 1\.28 MB that belong to none of the models: give all models"
+    for on in ({"device": "cpu"}, {"device": "cuda", "gpu": "T4"}):
+        with pytest.raises(ValueError, match=says):
+            memload.plan(DS, 32, model=NET, loss=loss, **on)
+        assert "unknown" not in str(memload.plan(DS, 32, model=[NET, teacher], loss=loss, **on))
+    settings = {"loss": loss, "limit": "1GB", "mode": "static"}
+    with pytest.raises(ValueError, match=says):
+        memload.compute_batch_size(NET, SAMPLE, **settings)
+    assert memload.compute_batch_size(NET, SAMPLE, teacher=teacher, **settings).static.teacher > 1_300_000
+
+
 @pytest.mark.parametrize("loss", [two, nn.CrossEntropyLoss()])
 def test_batch_sizes_say_so_as_well(loss):
     with pytest.raises(TypeError, match="with a batch of the loader alone"):
