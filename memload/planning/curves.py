@@ -62,7 +62,7 @@ class Each:
         more is used by more than half, floor(piece / tensor) tensors. So those tensors count as used by the heap that
         half of what is free has room for, if each step has tensors of the same sizes; where sizes differ from batch to
         batch, pieces are too small for the next. By mallinfo2, tensors of 46 MB used 195 of 369 MB that an MLP's
-        smaller batch had left, and later 241 of 364; of 50 MB beside distances of 47 MB, none was used.
+        smaller batch had left, and later 241 of 364; of some 50 MB, distances of 47 MB used none.
 
         Source: https://man7.org/linux/man-pages/man3/mallopt.3.html, M_MMAP_THRESHOLD: allocations "that can't be
         satisfied from the free list".

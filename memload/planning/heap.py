@@ -25,7 +25,7 @@ steps of 256 graphs took 2.3 times what was alive at most with a GCN (236 of 101
 HOLES = 14
 """Holes of one size that find no use, at most, by which few tensors that are alive are more than `HEAP` times as many:
 what is cut off their ends stays in the cache of the thread, which has room for 7 pieces of each size. With 2, 7, 8 and
-10 tensors alive, series of a distillation, a VAE, a contrastive model and a CNN took up to 3.9, 2.9, 2.5 and 2.4 times
+10 tensors alive, series of a distillation, a VAE, a contrastive model and a CNN took up to 4.2, 2.9, 2.5 and 2.4 times
 these, or 1.5, 1.9 and 1.5 times with 22, 27 and 25 of transformers and an MLP. Distances of all pairs are beyond: 3.4
 times, with 6 alive.
 

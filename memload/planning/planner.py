@@ -55,7 +55,7 @@ HEAP_OF_RANKS_NOTE = (
 HEAP_BOUND_NOTE = (
     "RAM of training on the CPU is at most so much, a bound for what glibc keeps of freed tensors below 32 MB: they "
     "count twice, more where few are alive at a time, those of graphs 2.5 times, copies inside convolutions three "
-    "times or more. Steps of models took 1.2 to 3.9 times what was alive. With "
+    "times or more. Steps of models took 1.2 to 4.2 times what was alive. With "
     "MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the environment, of this process and of the "
     "run, they take and count once."
 )
