@@ -95,7 +95,7 @@ def test_what_steps_took_lies_between_what_is_alive_and_the_bound(graphs, monkey
     once = planned(graphs, net := Net())
     assert len(net.seen) == 1
     assert activations(given).predicted == pytest.approx(HEAP_OF_VARYING * activations(once).predicted, rel=0.01)
-    assert 1.05 * activations(once).predicted < seen <= activations(given).predicted
+    assert 1.05 * activations(once).predicted < seen <= 5 * activations(once).predicted
 
 
 def two_tensors(nbytes):
