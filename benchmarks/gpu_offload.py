@@ -91,6 +91,12 @@ class Teachers:
             if unlike is not None:
                 raise OtherDataError(f"a teacher that is offloaded {name} has other weights: {unlike}")
         self._there = teacher.to(device)
+        x = torch.rand(self.rows, self.width, dtype=self.dtype, device=device)
+        wanted = {"said": self.resident(x).cpu()}
+        for name, away in self.away.items():
+            unlike = difference({"said": teaching(away)(x)}, wanted, device)
+            if unlike is not None:
+                raise OtherDataError(f"a teacher that is offloaded {name} says other than one that is there: {unlike}")
         copies = PinnedCopies(min(COPIED, self.nbytes), device, quick=quick)
         self.transfer = copies.seconds() * self.nbytes / copies.nbytes
 
