@@ -34,8 +34,6 @@ Source: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-T
 ALIVE = 48 << 20
 """The most bytes that are alive in steps which show what the heap keeps: ten of them take a second or a few."""
 
-_LARGE = 0.02  # of what is alive: the share from which on a tensor is one of the few
-
 
 @dataclass(frozen=True)
 class Surplus:
@@ -116,8 +114,9 @@ def bound_of_step(each: Each | None, terms: NDArray[np.float64], bound: float) -
     alive = np.zeros(0) if each is None else each.alive_in_heap(terms)
     if each is None or not len(alive):
         return bound
-    few = int((alive > _LARGE * alive.sum()).sum())
-    return max(bound, min(each.made_in_heap(terms) / float(alive.sum()), 1 + HOLES / max(1, few)))
+    total = float(alive.sum())
+    as_many = total * total / float((alive * alive).sum())  # their number, if all had one size; small ones hardly count
+    return max(bound, min(each.made_in_heap(terms) / total, 1 + HOLES / as_many))
 
 
 def bound_of_curve(curve: Curve, counts: Sequence[float], bound: float) -> float:
