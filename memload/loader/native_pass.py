@@ -22,7 +22,7 @@ from memload.engine.gatherer import BatchResult
 from memload.engine.iterators import BatchIterator, profiling, waiting
 from memload.engine.observers import OBSERVERS, observed
 from memload.engine.request import PassRequest
-from memload.engine.tiers.pressure import watch_spares
+from memload.engine.tiers.pressure import HEAP_WATCH, watch_spares
 from memload.loader.history import Layers, PassHistory
 from memload.loader.state import LoaderState, given_generators
 from memload.memory.endings import finish
@@ -150,6 +150,7 @@ class NativePass(BatchIterator):
             raise
 
     def _next(self, request: PassRequest) -> Any:
+        HEAP_WATCH.look()
         batch = self._taken()
         number, self._given = self.progress.delivered, self._given + 1
         self.progress.delivered += 1

@@ -169,6 +169,9 @@ def _ran(setting: BatchSizeRequest, told: Told) -> Measured:
     Raises:
         MemoryError: not even the least of them fits into the memory of this machine.
     """
+    if setting.room < setting.own.gradients:  # the first step would end the process
+        least_of_ranks(0)
+        raise MemoryError(_too_little(setting, setting.own.gradients, elsewhere=False))
     try:
         return measured(
             setting.kind,

@@ -19,6 +19,8 @@ def why_no_step(sample: Any, error: Exception) -> str:
         )
     if isinstance(error, KeyError) and isinstance(sample, Mapping):
         return f"the loss asks the batch for {error}; its fields are {', '.join(map(repr, sample))}"
+    if isinstance(error, NameError):
+        return f"the loss raises {said}"
     asks = "it, or the model, asks for one, as x.item(), float(x) and `if x > 0` do; "
     return (
         f"the loss cannot be run on tensors without numbers ({said}): "

@@ -1,6 +1,7 @@
-"""Memory that caches, and passes that have ended, give back when the system runs short.
+"""Memory that caches, passes that have ended, and the C library's heap give back when the system runs short.
 
-Nothing watches caches in the background: a pass looks before it hands a batch out, for at most a fiftieth of the time.
+Nothing watches caches and the heap in the background: a pass looks before it hands a batch out, for at most a fiftieth
+of the time.
 Memory of passes that have ended is watched by a native thread as long as it is kept.
 """
 
@@ -14,9 +15,10 @@ from memload._core import RowCache, free_spares, free_spares_below, spare_bytes
 from memload.columns.fields import Field
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES
 from memload.memory.budget import Memory, local_processes, memory
+from memload.memory.c_heap import heap_free_bytes, trim_heap
 
 _LEAST_INTERVAL = 0.01  # seconds between two looks
-_ASKED = 64 << 20  # bytes of spare memory, from which on it is asked what is free: that takes a part of a millisecond
+_ASKED = 64 << 20  # bytes to give back, from which on it is asked what is free: that takes a millisecond
 _TIMES = 50  # of CPU that a look took, until the next
 RESERVE = 0.1
 """Of what the process may use, what should stay free."""
@@ -66,13 +68,42 @@ class Pressure:
             free_spares()
             wanted = to_give_back(memory())
         wanted = -(-wanted // local_processes())  # the others of this machine look, too
-        self.next_look = time.monotonic() + max(_LEAST_INTERVAL, _TIMES * (time.thread_time() - began))
+        self.next_look = _next_look(began)
         for cache in self.caches if wanted else ():
             held = cache.stats()["bytes"]
             cache.set_budget(max(LEAST_CACHE_BYTES, held - wanted))
             wanted -= held - cache.stats()["bytes"]
             if wanted <= 0:
                 break
+
+
+@dataclass
+class HeapWatch:
+    """Looks how much the C library's heap has free, now and then, and gives it back if memory is short.
+
+    Loops that train on the CPU leave holes in the heap, which take memory until a tensor fits into one. They can be
+    several times what is alive (`memload.planning.heap_surplus`), and grow from step to step.
+    """
+
+    next_look: float = 0.0
+
+    def look(self) -> None:
+        """Give back what is free if memory is short and the last look was long enough ago."""
+        if time.monotonic() < self.next_look:
+            return
+        began = time.thread_time()
+        if heap_free_bytes() >= _ASKED and to_give_back(memory()):
+            trim_heap()
+        self.next_look = _next_look(began)
+
+
+HEAP_WATCH = HeapWatch()
+"""That of this process, which has one heap."""
+
+
+def _next_look(began: float) -> float:
+    """Return when to look again, after a look that began at this time of the thread."""
+    return time.monotonic() + max(_LEAST_INTERVAL, _TIMES * (time.thread_time() - began))
 
 
 def watch_spares() -> None:

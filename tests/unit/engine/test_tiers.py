@@ -26,6 +26,7 @@ from memload.errors import DeviceError, MemorySpaceError
 from memload.memory import arenas, budget, guards
 from memload.memory.budget import Memory
 from memload.memory.limits import CONTROL_GROUP, DATA, MemoryLimit
+from memload.planning.heap import heap_keeps_tensors
 
 ROWS = 61
 TIERS = {
@@ -599,6 +600,23 @@ cache = next(iter(ds.fields["data"].column.storages)).cache
 print(total, cache.budget < 110_000_000, loader.stats().cached_bytes > 0, flush=True)
 os._exit(0)  # nor does the end of the interpreter
 """
+HOLES = """
+from memload.engine.tiers.pressure import HEAP_WATCH
+Path({procs!r}).write_text(str(os.getpid()))
+torch.set_num_threads(1)
+torch.ones(7 << 20)  # 28 MB that are freed: from here on the heap has tensors below that
+between, taken = [], 0
+for step, batch in enumerate(memload.FastLoader(memload.from_arrays(x=np.zeros((160, 8))), 8)):
+    tensors = []
+    for _ in range(16):  # of 1 MB: the holes that they leave are too small for those of the next step
+        tensors.append(torch.ones((1 << 18) + step * 4096))
+        between.append(torch.ones(1024))
+    taken += sum(tensor.nbytes for tensor in tensors)
+    tensors.clear()
+    time.sleep(max(0.0, HEAP_WATCH.next_look - time.monotonic()))
+print(step, taken > 350_000_000, flush=True)
+os._exit(0)
+"""
 RANK = """
 Path({procs!r}).write_text(str(os.getpid()))
 ds = memload.open(folder / "rows.npy", tier="auto", ram_dtype={{"data": torch.bfloat16}}, progress=False)
@@ -670,6 +688,7 @@ def limited_programs(group):
     greedy = group(400 << 20, "greedy")
     for name in ("greedy0", "greedy1"):
         found[name] = Program(GREEDY.format(procs=greedy, name=name))
+    found["holes"] = Program(HOLES.format(procs=group(200 << 20, "holes")))
     found["beside"] = Program(BESIDE.format(procs=group(400 << 20, "beside")))
     return found
 
@@ -691,6 +710,13 @@ def test_a_cache_that_shrinks_survives_where_the_ram_tier_is_killed(ended):
         assert left[name].status == -9 or "MemorySpaceError" in left[name].err
     assert (left["shrinks"].status, left["shrinks"].err) == (0, "")
     assert left["shrinks"].out == [f"{3 * data[:, 0].astype(np.int64).sum()} True True"]
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.skipif(not heap_keeps_tensors(), reason="this C library's heap keeps no tensors")
+def test_holes_that_a_loop_leaves_in_the_heap_are_given_back_before_its_process_is_killed(ended):
+    left, _data = ended
+    assert (left["holes"].status, left["holes"].err, left["holes"].out) == (0, "", ["19 True"])
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))

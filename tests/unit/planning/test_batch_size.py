@@ -362,6 +362,10 @@ def test_what_does_not_fit_is_refused_with_figures_and_what_helps():
     ) as told:
         memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", min_batch_size=2)
     assert "memload.fit" in str(told.value)
+    steps = []  # none is made where not even gradients have room: it would end the process
+    with pytest.raises(MemoryError, match="beside 4 MB for gradients and activations"):
+        memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", loss=steps.append)
+    assert not steps
     with pytest.raises(MemoryError, match="a batch of 1 does not fit"):
         memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", mode="trial")
 

@@ -27,6 +27,7 @@ def two(net, batch):
             ValueError,
             "asks the batch for 'image'; its fields are 'x', 'y'",
         ),
+        (lambda batch: NET(batch["x"]).mean() * UNKNOWN, ValueError, "the loss raises NameError: name 'UNKNOWN'"),  # noqa: F821
         (lambda batch: NET(batch["x"]).mean().item(), ValueError, r"asks for one, as x\.item\(\)"),
         (lambda batch: NET(batch["x"][:, :3]).mean(), ValueError, "cannot be run on tensors without numbers"),
         (two, TypeError, ALONE.format("two", "net, batch")),
