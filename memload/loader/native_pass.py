@@ -150,7 +150,8 @@ class NativePass(BatchIterator):
             raise
 
     def _next(self, request: PassRequest) -> Any:
-        HEAP_WATCH.look()
+        if self._given:  # the loop has made a step
+            HEAP_WATCH.look()
         batch = self._taken()
         number, self._given = self.progress.delivered, self._given + 1
         self.progress.delivered += 1
