@@ -32,7 +32,7 @@ from memload.planning.heap_surplus import heap_times
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.memory_budget import MemoryBudget
 from memload.planning.model_bytes import Modules, Optimizers
-from memload.planning.steps import LossOf
+from memload.planning.steps import LossOf, telling_models
 from memload.planning.trials import Trials, least_of_ranks
 from memload.planning.variants import PlainBatches
 from memload.progress import bar
@@ -172,10 +172,11 @@ def _ran(setting: BatchSizeRequest, told: Told) -> Measured:
     if setting.room < setting.own.gradients:  # the first step would end the process
         least_of_ranks(0)
         raise MemoryError(_too_little(setting, setting.own.gradients, elsewhere=False))
+    known = [p for module in (*setting.models, *setting.teachers) for p in module.parameters()]
     try:
         return measured(
             setting.kind,
-            setting.losses,
+            [telling_models(loss, known) for loss in setting.losses],
             setting.models,
             setting.teachers,
             on_cpu=setting.device.type == "cpu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -131,8 +131,10 @@ def setting_of(
     optimizers = optimizers_of(trained.optimizer, models)
     limit, here = memory.limit, device_of(models)
     target = torch.device(memory.device) if memory.device is not None else here
+    losses = _losses_of(trained, models, teachers, here)
+    if outside := _outside(optimizers, [*models, *teachers]):
+        models = [*models, torch.nn.ParameterList(outside)]
     own = model_bytes(models, optimizers, device_type=target.type)
-    own = replace(own, params=own.params + nbytes_of(_outside(optimizers, [*models, *teachers])))
     teaching = model_bytes(teachers).weights if teachers else 0
     total, context = memory_of(target, here, limit, own.weights + teaching)
     static = StaticBytes(
@@ -153,7 +155,7 @@ def setting_of(
         models=models,
         optimizers=optimizers,
         teachers=teachers,
-        losses=_losses_of(trained, models, teachers, here),
+        losses=losses,
         kind=kind,
         device=target,
         total=total,

@@ -19,6 +19,7 @@ import torch
 from memload.nested import leaves_with_paths
 from memload.planning.allocations import tensors_in
 from memload.planning.precisions import PRECISIONS, precision_named
+from memload.sizes import format_size
 
 LossOf = Callable[[Any], Any]
 
@@ -282,6 +283,50 @@ def telling_dtypes(loss: Callable[[Any], Any], models: Sequence[torch.nn.Module]
             raise SampleDtypeError(f"{advice} ({type(error).__name__}: {first})") from error
 
     return checked
+
+
+def telling_models(loss: LossOf, known: Iterable[torch.Tensor]) -> LossOf:
+    """Return the function, whose first call raises an error if it trains parameters that are not among the known ones.
+
+    Raises:
+        ValueError: from the function that is returned; says how many bytes they take.
+    """
+    ids = {id(one) for one in known}
+    checked = False
+
+    def called(batch: Any) -> Any:
+        nonlocal checked
+        result = loss(batch)
+        if not checked:
+            checked = True
+            unknown = [one for one in _trained_by(result) if id(one) not in ids]
+            if unknown:
+                nbytes = sum(one.nbytes for one in unknown)
+                raise ValueError(
+                    f"the loss trains parameters of {format_size(nbytes)} that belong to none of the models, the "
+                    f"largest of shape {tuple(max(unknown, key=torch.Tensor.numel).shape)}: give all models that it "
+                    "trains, in a list or a dict"
+                )
+        return result
+
+    return called
+
+
+def _trained_by(result: Any) -> list[torch.nn.Parameter]:
+    """Return the parameters to which the backward pass of a loss adds gradients."""
+    value = result[0] if isinstance(result, tuple) and result else result
+    waiting = [value.grad_fn] if isinstance(value, torch.Tensor) else []
+    seen, found = set(), []
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.nn.Parameter):
+            found.append(variable)
+        waiting += [following for following, _ in node.next_functions]
+    return found
 
 
 def _advice(batch: Any, models: Sequence[torch.nn.Module]) -> str:

@@ -80,6 +80,25 @@ def test_a_loss_with_a_model_that_is_not_given_is_told_to_give_it():
     assert memload.compute_batch_size(NET, SAMPLE, teacher=teacher, **settings).static.teacher > 1_300_000
 
 
+def test_a_loss_that_trains_a_model_that_is_not_given_is_told_to_give_it():
+    body, head = nn.Linear(32, 100), nn.Linear(100, 10)
+
+    def loss(batch):
+        return head(body(batch["x"])).mean()
+
+    with pytest.raises(
+        ValueError, match=r"trains parameters of 13\.2 kB that .* the largest of shape \(100, 32\): give all"
+    ):
+        memload.compute_batch_size(head, SAMPLE, loss=loss, limit="1GB")
+    assert all(p.grad is None for p in (*body.parameters(), *head.parameters()))
+    both = memload.compute_batch_size([body, head], SAMPLE, loss=loss, limit="1GB", optimizer=torch.optim.AdamW)
+    parameters = [*body.parameters(), *head.parameters()]
+    given = memload.compute_batch_size(head, SAMPLE, loss=loss, limit="1GB", optimizer=torch.optim.AdamW(parameters))
+    assert given.static == both.static
+    assert all(p.grad is None for p in parameters)
+    assert memload.compute_batch_size(head, SAMPLE, loss=loss, limit="1GB", teacher=body).static.teacher == 13_200
+
+
 @pytest.mark.parametrize("loss", [two, nn.CrossEntropyLoss()])
 def test_batch_sizes_say_so_as_well(loss):
     with pytest.raises(TypeError, match="with a batch of the loader alone"):
