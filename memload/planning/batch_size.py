@@ -68,7 +68,7 @@ def compute_batch_size(
 
     Args:
         model: a module on the device and in the mode (``train()``) in which it will be trained, or several in a list
-            or dict. Measures of the model itself, such as checkpointing, are observed with it.
+            or dict: all that the loss trains. Measures of the model itself, such as checkpointing, are observed, too.
         sample: a batch of the loader, of any size: tensors in dicts, tuples and lists; `memload.Ragged` or jagged
             tensors; graphs. It must be on the model's device. Pad rows to the greatest length that occurs. Of graphs
             and ragged rows, steps with the first few are run, and larger ones only where they fit by prediction.
@@ -108,7 +108,8 @@ def compute_batch_size(
 
     Raises:
         MemoryError: not even `min_batch_size` fits; the message says how many bytes are missing.
-        ValueError: an argument is out of range, there is no GPU to ask, or the step cannot run in this `mode`.
+        ValueError: an argument is out of range, there is no GPU to ask, the step cannot run in this `mode`, or (with
+            "measured") the loss trains parameters of other models.
         TypeError: the sample is not a batch, or there are several models and no loss.
 
     Example:
