@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -103,20 +104,59 @@ def _ceil(count: int, of: int) -> int:
 def kernels_of(device_type: str) -> Iterator[None]:
     """Inside, tensors without memory take the operations of a GPU for attention and dropout, if that is the device.
 
-    `torch.nn.functional` has other functions meanwhile, which do for all other tensors what they always do.
+    `torch.nn.functional` has other functions meanwhile, which do for all other tensors, and in all other threads, what
+    they always do. Several threads may be inside: the last one that leaves puts the usual functions back.
     """
     if device_type != "cuda":
         yield
         return
-    functions = torch.nn.functional
-    before = {name: getattr(functions, name) for name in ("scaled_dot_product_attention", "dropout")}
-    functions.scaled_dot_product_attention = _attention_after(before["scaled_dot_product_attention"])
-    functions.dropout = _dropout_after(before["dropout"])
+    outside = getattr(_THREAD, "plans_for_gpu", False)
+    _replaced.begin()
+    _THREAD.plans_for_gpu = True
     try:
         yield
     finally:
-        for name, function in before.items():
-            setattr(functions, name, function)
+        _THREAD.plans_for_gpu = outside
+        _replaced.end()
+
+
+_THREAD = threading.local()  # plans_for_gpu: whether this thread is inside `kernels_of`
+
+
+class _Replaced:
+    """The functions of `torch.nn.functional` that are others as long as any thread is inside `kernels_of`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._usual: dict[str, Callable[..., torch.Tensor]] = {}
+
+    def begin(self) -> None:
+        """Replace them, unless another thread has."""
+        made = {"scaled_dot_product_attention": _attention_after, "dropout": _dropout_after}
+        with self._lock:
+            if not self._inside:
+                self._usual = {name: getattr(torch.nn.functional, name) for name in made}
+                for name, after in made.items():
+                    setattr(torch.nn.functional, name, after(self._usual[name]))
+            self._inside += 1
+
+    def end(self) -> None:
+        """Put the usual ones back, unless another thread is inside."""
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                for name, function in self._usual.items():
+                    setattr(torch.nn.functional, name, function)
+
+
+_replaced = _Replaced()
+
+
+def _is_of_gpu(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor stands for one of the GPU that this thread plans for: it has no memory."""
+    is_planned = getattr(_THREAD, "plans_for_gpu", False)
+    return is_planned and isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
 
 
 def _attention_after(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -142,9 +182,9 @@ def _attention_after(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.
 
 
 def _is_fused(given: Sequence[torch.Tensor]) -> bool:
-    """Return whether a GPU computes the attention of these tensors by one operation, and they are on the CPU."""
+    """Return whether a GPU computes the attention of these tensors by one operation."""
     query, key, value = given
-    there = all(isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" and tensor.ndim == 4 for tensor in given)
+    there = all(_is_of_gpu(tensor) and tensor.ndim == 4 for tensor in given)
     return there and query.shape[-1] % (16 // query.element_size()) == 0 and value.shape[-1] == key.shape[-1]
 
 
@@ -155,8 +195,7 @@ def _dropout_after(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
         training: bool = True,
         inplace: bool = False,
     ) -> torch.Tensor:
-        is_there = isinstance(input, FakeTensor) and input.device.type == "cpu" and input.numel() > 0
-        if not is_there or not training or inplace or not 0 < p < 1:
+        if not _is_of_gpu(input) or not input.numel() or not training or inplace or not 0 < p < 1:
             return usual(input, p, training, inplace)
         found: torch.Tensor = torch.native_dropout(input, p, train=True)[0]
         return found

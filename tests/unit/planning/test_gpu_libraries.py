@@ -1,5 +1,7 @@
 """What libraries take on a GPU beside tensors, computed without one and held against what an H200 has recorded."""
 
+import threading
+
 import pytest
 import torch
 from memory_models import Transformer, convolutional
@@ -93,6 +95,27 @@ def test_tensors_without_memory_take_the_operations_of_the_device():
     assert fused <= operations_of("cuda", x)
     assert not fused & operations_of("cpu", x)
     assert not {"_scaled_dot_product_efficient_attention"} & operations_of("cuda", torch.rand(2, 4, 16, 7))
+
+
+def test_threads_that_plan_at_the_same_time_leave_the_usual_functions():
+    usual = nn.functional.scaled_dot_product_attention, nn.functional.dropout
+    x, inside, found = torch.rand(2, 4, 16, 8), threading.Event(), []
+
+    def beside():  # begins while the other is inside, and ends after it
+        with kernels_of("cuda"):
+            inside.set()
+            left.wait(60)
+            found.append(operations_of("cuda", x))
+
+    left, thread = threading.Event(), threading.Thread(target=beside)
+    with kernels_of("cuda"):
+        thread.start()
+        assert inside.wait(60)
+    assert "native_dropout" not in operations_of("cpu", x)  # of this thread, while the other one is inside
+    left.set()
+    thread.join()
+    assert "native_dropout" in found[0]
+    assert (nn.functional.scaled_dot_product_attention, nn.functional.dropout) == usual
 
 
 def test_other_tensors_and_masks_are_computed_as_always():
